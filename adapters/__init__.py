@@ -1,0 +1,1 @@
+"""Engines: one kind a file. The only place that talks to engines and starts their processes."""
