@@ -8,7 +8,8 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from engine_kit.cache import Artifact, digest
@@ -35,9 +36,9 @@ def unpack_wheel(requirement: str, sha256: str, into: Path) -> None:
         ChecksumError: the registry's wheel is another one.
         UnavailableError: no installer here, or the registry did not give it.
     """
-    with _hashed(requirement, sha256) as file:
-        command = [*_installer(), "install", "--no-deps", "--require-hashes", "--target", into, "-r", file.name]
-        _fetch(command, f"fetching {requirement}")
+    with _requirements([_hashed(requirement, sha256)]) as file:
+        options = ["--no-deps", "--require-hashes", "--target", str(into), "-r", file]
+        _fetch([*_installer(), "install", *options], f"fetching {requirement}")
 
 
 def download_source(requirement: str, sha256: str, into: Path) -> Path:
@@ -49,8 +50,8 @@ def download_source(requirement: str, sha256: str, into: Path) -> Path:
     """
     name = requirement.partition("==")[0]
     into.mkdir(parents=True, exist_ok=True)
-    with _hashed(requirement, sha256) as file:
-        options = ["--no-deps", "--no-binary", name, "--require-hashes", "--dest", into, "-r", file.name]
+    with _requirements([_hashed(requirement, sha256)]) as file:
+        options = ["--no-deps", "--no-binary", name, "--require-hashes", "--dest", str(into), "-r", file]
         _fetch([*_pip(), "download", *options], f"fetching the source of {requirement}")
     (archive,) = into.glob("*.tar.gz")
     verify(archive, sha256)
@@ -66,12 +67,12 @@ def environment(name: str, requirements: Sequence[str], overrides: Sequence[str]
     def build(folder: Path) -> None:
         uv = _uv()
         # Relocatable, because it is made aside and then renamed.
-        _fetch([*uv, "venv", "--relocatable", "--python", sys.executable, folder], f"making the {name} environment")
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
-            file.write("\n".join(overrides))
-            file.flush()
-            override = ["--override", file.name] if overrides else []
-            install = [*uv, "pip", "install", "--python", folder / "bin" / "python", *override, *requirements]
+        _fetch(
+            [*uv, "venv", "--relocatable", "--python", sys.executable, str(folder)], f"making the {name} environment"
+        )
+        with _requirements(overrides) as file:
+            options = ["--python", str(folder / "bin/python"), "--override", file]
+            install = [*uv, "pip", "install", *options, *requirements]
             _fetch(install, f"installing {', '.join(requirements)} (kept for the next time)", INSTALL_LIMIT_S)
 
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -94,19 +95,24 @@ def _uv() -> list[str]:
         raise UnavailableError("neither uv nor pip is here: install one of them, e.g. with `python3 -m ensurepip`")
 
     def build(folder: Path) -> None:
-        _fetch([sys.executable, "-m", "pip", "install", "--target", folder, "uv"], "fetching uv")
+        _fetch([sys.executable, "-m", "pip", "install", "--target", str(folder), "uv"], "fetching uv")
 
     return [str(Artifact("uv", build, "bin/uv").make())]
 
 
-def _hashed(requirement: str, sha256: str) -> tempfile._TemporaryFileWrapper[str]:
-    file = tempfile.NamedTemporaryFile("w", suffix=".txt")  # noqa: SIM115 (the caller's `with` closes it)
-    file.write(f"{requirement} --hash=sha256:{sha256}\n")
-    file.flush()
-    return file
+def _hashed(requirement: str, sha256: str) -> str:
+    return f"{requirement} --hash=sha256:{sha256}"
 
 
-def _fetch(command: Sequence[str | Path], what: str, limit_s: float = DOWNLOAD_LIMIT_S) -> None:
+@contextmanager
+def _requirements(lines: Sequence[str]) -> Iterator[str]:
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(lines))
+        file.flush()
+        yield file.name
+
+
+def _fetch(command: Sequence[str], what: str, limit_s: float = DOWNLOAD_LIMIT_S) -> None:
     try:
         run(command, limit_s=limit_s, what=what)
     except ChildError as error:

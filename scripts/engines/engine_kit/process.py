@@ -32,14 +32,7 @@ class ChildError(KitError):
         self.output = output
 
 
-def run(
-    command: Sequence[str | Path],
-    *,
-    limit_s: float,
-    what: str,
-    cwd: Path | None = None,
-    env: Mapping[str, str] | None = None,
-) -> None:
+def run(command: Sequence[str | Path], *, limit_s: float, what: str, env: Mapping[str, str] | None = None) -> None:
     """Run `command` to its end, silently, with `env` added to this process's environment.
 
     Raises:
@@ -49,7 +42,6 @@ def run(
     with tempfile.TemporaryFile("w+", errors="replace") as log:
         child = subprocess.Popen(
             [str(part) for part in command],
-            cwd=cwd,
             env=os.environ | dict(env or {}),
             stdin=subprocess.DEVNULL,
             stdout=log,
