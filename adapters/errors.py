@@ -56,8 +56,8 @@ class Rejected(EngineError):
     """The engine says that the request is wrong: ``status`` (4xx) and its error, in OpenAI's form, in ``error``.
 
     Another engine is asked only where it could answer differently: a context that is too small
-    (``code == "context_length_exceeded"``) or a capability that this engine lacks after all
-    (``code == "unsupported"``).
+    (``code == "context_length_exceeded"``), a capability that this engine lacks after all (``code == "unsupported"``)
+    or a model that it no longer has (``code == "model_not_found"``).
     """
 
     retryable = False
@@ -81,7 +81,7 @@ class Rejected(EngineError):
     @property
     def elsewhere(self) -> bool:
         """Whether a different deployment could accept the same request."""
-        return self.code in {"context_length_exceeded", "unsupported"}
+        return self.code in {"context_length_exceeded", "unsupported", "model_not_found"}
 
 
 class Broken(EngineError):
