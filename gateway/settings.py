@@ -1,0 +1,166 @@
+"""All settings, from `paceline.yaml` and from `PACELINE_*` variables; a variable comes before the file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import SettingsError as SourceError
+
+from gateway.settings_base import UserPath
+from gateway.settings_engines import EngineKind, EngineSettings, HardwareSettings, LaunchKind, LaunchSettings
+from gateway.settings_errors import Problem, SettingsError, absent_variables, explain, unknown_variables
+from gateway.settings_parts import (
+    AuthSettings,
+    DiscoverySettings,
+    KeySettings,
+    LimitSettings,
+    LogFormat,
+    LogLevel,
+    LogSettings,
+    ModelSettings,
+    RoutingSettings,
+    ServerSettings,
+    user_data_dir,
+)
+from gateway.settings_source import Document, read_yaml
+
+__all__ = [
+    "AuthSettings",
+    "DiscoverySettings",
+    "EngineKind",
+    "EngineSettings",
+    "HardwareSettings",
+    "KeySettings",
+    "LaunchKind",
+    "LaunchSettings",
+    "LimitSettings",
+    "LogFormat",
+    "LogLevel",
+    "LogSettings",
+    "ModelSettings",
+    "RoutingSettings",
+    "ServerSettings",
+    "Settings",
+    "SettingsError",
+    "load_settings",
+]
+
+ENV_PREFIX = "PACELINE_"
+CONFIG_VARIABLE = "PACELINE_CONFIG"
+DEFAULT_FILE = "paceline.yaml"
+
+
+class Settings(BaseSettings):
+    """The whole configuration. Frozen; without arguments, file and variables it is the one for a single machine."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
+        extra="forbid",
+        frozen=True,
+        hide_input_in_errors=True,
+        validate_default=True,
+    )
+
+    server: ServerSettings = Field(default=ServerSettings(), description="Where Paceline listens.")
+    auth: AuthSettings = Field(default=AuthSettings(), description="Who may use it.")
+    limits: LimitSettings = Field(default=LimitSettings(), description="How much is taken on at once.")
+    engines: tuple[EngineSettings, ...] = Field(default=(), description="The engines behind it.")
+    models: dict[str, ModelSettings] = Field(default={}, description="Settings per logical model name.")
+    routing: RoutingSettings = Field(default=RoutingSettings(), description="What decides between deployments.")
+    discovery: DiscoverySettings = Field(default=DiscoverySettings(), description="Engines found on this machine.")
+    data_dir: UserPath = Field(
+        default_factory=user_data_dir,
+        description="Where speed records and engines' logs are kept. Left out: the user's data folder.",
+        examples=["~/.local/share/paceline"],
+    )
+    log: LogSettings = Field(default=LogSettings(), description="What is written to standard error.")
+
+    _path: Path | None = PrivateAttr(None)
+
+    @property
+    def path(self) -> Path | None:
+        """The file that was read, if any."""
+        return self._path
+
+    @property
+    def discovers(self) -> bool:
+        """Whether engines are looked for on the usual ports."""
+        return not self.engines if self.discovery.enabled is None else self.discovery.enabled
+
+    @field_validator("engines")
+    @classmethod
+    def _distinct_names(cls, engines: tuple[EngineSettings, ...]) -> tuple[EngineSettings, ...]:
+        names = [engine.name for engine in engines]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"each engine needs its own name; more than once: {', '.join(twice)}")
+        return engines
+
+    @field_validator("models")
+    @classmethod
+    def _plain_names(cls, models: dict[str, ModelSettings]) -> dict[str, ModelSettings]:
+        seen: dict[str, str] = {}
+        for name, model in models.items():
+            for spelling in (name, *model.aliases):
+                if not spelling or "@" in spelling:
+                    raise ValueError(f"a model's name has no '@', which starts a selector: {spelling!r}")
+                if seen.setdefault(spelling, name) != name:
+                    raise ValueError(f"{spelling!r} stands for both {seen[spelling]!r} and {name!r}")
+        return models
+
+    @model_validator(mode="after")
+    def _open_to_browsers_needs_keys(self) -> Settings:
+        if "*" in self.server.cors_origins and not self.auth.keys:
+            raise ValueError(
+                "server.cors_origins '*' without auth.keys lets every web page use this machine's models: "
+                "name the origins, or add a key (`paceline key`)"
+            )
+        return self
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+
+def find_settings_file() -> Path | None:
+    """Return the file that is used when none is named: that of `PACELINE_CONFIG`, else `paceline.yaml` right here."""
+    if named := os.environ.get(CONFIG_VARIABLE):
+        return Path(named).expanduser()
+    default = Path(DEFAULT_FILE)
+    return default if default.is_file() else None
+
+
+def load_settings(path: Path | None = None) -> Settings:
+    """Read the settings from ``path`` (or the file that ``find_settings_file`` finds) and from the environment.
+
+    Raises ``SettingsError`` with every problem: where it is, what is wrong and what to write instead.
+    """
+    path = path or find_settings_file()
+    document = read_yaml(path) if path else Document()
+    try:
+        settings = Settings(**document.values)
+    except ValidationError as error:
+        raise SettingsError(explain(error, Settings, document)) from None
+    except SourceError as error:
+        raise SettingsError([_bad_json(error)]) from None
+    if problems := unknown_variables(settings, os.environ) + absent_variables(settings, os.environ):
+        raise SettingsError(problems)
+    settings._path = path
+    return settings
+
+
+def _bad_json(error: SourceError) -> Problem:
+    field = str(error).split('"')[1] if '"' in str(error) else ""
+    variable = "$" + ENV_PREFIX + field.upper()
+    return Problem(variable, "is not valid JSON", 'Lists and mappings are written as JSON, such as [{"name": "a"}].')
