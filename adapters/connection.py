@@ -271,7 +271,7 @@ class Connection(asyncio.Protocol):
 
     def _fail_parse(self, why: str) -> None:
         if self.error is None:
-            kind = Interrupted if self.body_seen else Broken
+            kind = Interrupted if self.body_seen or self._body else Broken
             self.error = kind(f"{self.peer} sent something that is not an HTTP response: {why}")
         self._close()
 
