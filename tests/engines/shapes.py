@@ -1,0 +1,159 @@
+"""The answers of each kind of engine, as the scripted one gives them: shapes taken from real ones where there were any.
+
+``llamacpp`` build b11549, ``vllm`` 0.32 and ``mlx`` 0.32 are real; ``lmstudio`` and ``openai`` follow documentation.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+
+class Request(Protocol):
+    """What of a request shapes its answer."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def json(self) -> Any: ...
+
+
+def describe(kind: str, model: str) -> dict[str, object]:
+    """The side paths of an engine: ``"METHOD /path"`` → JSON."""
+    models = {"object": "list", "data": [{"id": model, "object": "model", "created": 1, "owned_by": kind}]}
+    if kind == "llamacpp":
+        return {
+            "GET /health": {"status": "ok"},
+            "GET /v1/models": {
+                "object": "list",
+                "data": [{**models["data"][0], "meta": {"n_ctx_train": 8192, "size": 1}}],
+            },
+            "GET /props": {
+                "default_generation_settings": {"n_ctx": 2048, "params": {}},
+                "total_slots": 2,
+                "model_alias": model,
+                "model_ftype": "Q4_K - Medium",
+                "model_path": f"/models/{model}.gguf",
+                "modalities": {"vision": False, "audio": False},
+                "endpoint_slots": True,
+                "chat_template": "{{ messages }}",
+                "chat_template_caps": {"supports_tools": True, "supports_tool_calls": True},
+                "build_info": "b11549-c0ffee00",
+            },
+            "GET /slots": [
+                {"id": 0, "n_ctx": 2048, "is_processing": True},
+                {"id": 1, "n_ctx": 2048, "is_processing": False},
+            ],
+        }
+    if kind == "vllm":
+        card = {
+            **models["data"][0],
+            "root": f"/models/{model}",
+            "max_model_len": 2048,
+            "parent": None,
+            "permission": [],
+        }
+        return {
+            "GET /health": {},
+            "GET /version": {"version": "0.32.0"},
+            "GET /v1/models": {"object": "list", "data": [card]},
+        }
+    if kind == "lmstudio":
+        card = {"id": model, "object": "model", "type": "llm", "arch": "llama", "quantization": "Q4_K_M"}
+        card |= {"state": "loaded", "max_context_length": 8192, "loaded_context_length": 4096}
+        return {"GET /v1/models": models, "GET /api/v0/models": {"object": "list", "data": [card]}}
+    if kind == "mlx":
+        return {"GET /health": {"status": "ok"}}
+    return {"GET /v1/models": models}
+
+
+class Answer:
+    """One answer of a scripted engine: as stream events or as one body."""
+
+    def __init__(
+        self, kind: str, model: str, request: Request, tokens: Sequence[str | Mapping[str, Any]], finish: str
+    ) -> None:
+        asked = request.json
+        self.kind = kind
+        self.prompt_tokens = 5
+        self.cached_tokens: int | None = None
+        self._tokens = tokens
+        self._finish = finish
+        self._operation = request.path.rpartition("/v1/")[2]
+        self._is_chat = self._operation == "chat/completions"
+        self.streamed = bool(asked.get("stream")) and self._operation != "embeddings"
+        self._usage_wanted = bool((asked.get("stream_options") or {}).get("include_usage"))
+        self._head = {"id": "chatcmpl-1", "created": 1700000000, "model": model, "system_fingerprint": "fp_scripted"}
+        inputs = asked.get("input", "")
+        self._inputs = len(inputs) if isinstance(inputs, list) else 1
+
+    def body(self) -> dict[str, Any]:
+        """The whole answer, for a request that does not stream."""
+        if self._operation == "embeddings":
+            vectors = [{"object": "embedding", "index": i, "embedding": [0.5, -0.25]} for i in range(self._inputs)]
+            usage = {"prompt_tokens": self.prompt_tokens, "total_tokens": self.prompt_tokens}
+            return {"object": "list", "model": self._head["model"], "data": vectors, "usage": usage}
+        texts = "".join(token for token in self._tokens if isinstance(token, str))
+        choice: dict[str, Any] = {"index": 0, "finish_reason": self._finish}
+        if not self._is_chat:
+            return self._merged("text_completion", {**choice, "text": texts})
+        return self._merged("chat.completion", {**choice, "message": {"role": "assistant", "content": texts}})
+
+    def events(self, *, done: bool = True) -> list[bytes]:
+        """All events of the stream."""
+        events = self.tokens_only()
+        events.append(self._event(self._choice({}, self._finish)))
+        if self._usage_wanted:
+            extra: dict[str, Any] = {"choices": [], "usage": self._usage()}
+            if self.kind == "llamacpp":
+                extra["timings"] = self._timings()
+            events.append(self._event(extra))
+        return [*events, b"data: [DONE]\n\n"] if done else events
+
+    def tokens_only(self) -> list[bytes]:
+        """The role (for chat) and one event a token."""
+        deltas = [token if isinstance(token, Mapping) else {"content": token} for token in self._tokens]
+        first = [self._choice({"role": "assistant", "content": ""}, None)] if self._is_chat else []
+        return [self._event(choice) for choice in [*first, *(self._choice(delta, None) for delta in deltas)]]
+
+    def progress(self, steps: Sequence[tuple[int, int]]) -> list[bytes]:
+        """How far the prompt is read, in the engine's own manner."""
+        if self.kind == "llamacpp":
+            return [
+                self._event(
+                    self._choice({"role": "assistant", "content": None}, None)
+                    | {"prompt_progress": {"total": all_, "cache": 0, "processed": done, "time_ms": 10}}
+                )
+                for done, all_ in steps
+            ]
+        return [f": keepalive {done}/{all_}\n\n".encode() for done, all_ in steps]
+
+    def _choice(self, delta: Mapping[str, Any], finish: str | None) -> dict[str, Any]:
+        if self._is_chat:
+            return {"choices": [{"index": 0, "delta": dict(delta), "logprobs": None, "finish_reason": finish}]}
+        text = delta.get("content") or ""
+        return {"choices": [{"index": 0, "text": text, "logprobs": None, "finish_reason": finish}]}
+
+    def _event(self, fields: Mapping[str, Any]) -> bytes:
+        kind = "chat.completion.chunk" if self._is_chat else "text_completion"
+        spaced = self.kind == "mlx"  # Python's json with its default separators
+        value = {**self._head, "object": kind, **fields}
+        return b"data: " + json.dumps(value, separators=None if spaced else (",", ":")).encode() + b"\n\n"
+
+    def _merged(self, kind: str, choice: dict[str, Any]) -> dict[str, Any]:
+        body = {**self._head, "object": kind, "choices": [choice], "usage": self._usage()}
+        return body | {"timings": self._timings()} if self.kind == "llamacpp" else body
+
+    def _usage(self) -> dict[str, Any]:
+        n = len(self._tokens)
+        usage: dict[str, Any] = {"prompt_tokens": self.prompt_tokens, "completion_tokens": n}
+        usage["total_tokens"] = self.prompt_tokens + n
+        if self.cached_tokens is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        return usage
+
+    def _timings(self) -> dict[str, Any]:
+        cached = self.cached_tokens or 0
+        timings = {"cache_n": cached, "prompt_n": self.prompt_tokens - cached, "prompt_ms": 50.0}
+        return timings | {"predicted_n": len(self._tokens), "predicted_ms": 30.0}
