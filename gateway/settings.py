@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import SettingsError as SourceError
 
+from gateway.redaction import redact
 from gateway.settings_base import UserPath
 from gateway.settings_engines import EngineKind, EngineSettings, HardwareSettings, LaunchKind, LaunchSettings
 from gateway.settings_errors import Problem, SettingsError, absent_variables, explain, unknown_variables
@@ -51,6 +54,7 @@ __all__ = [
 ENV_PREFIX = "PACELINE_"
 CONFIG_VARIABLE = "PACELINE_CONFIG"
 DEFAULT_FILE = "paceline.yaml"
+_SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSW", re.IGNORECASE)
 
 
 class Settings(BaseSettings):
@@ -91,6 +95,15 @@ class Settings(BaseSettings):
     def discovers(self) -> bool:
         """Whether engines are looked for on the usual ports."""
         return not self.engines if self.discovery.enabled is None else self.discovery.enabled
+
+    def secrets(self) -> Iterator[str]:
+        """Return every secret that the settings hold or lead to, so that it can be kept out of logs and answers."""
+        for key in self.auth.keys:
+            yield os.environ.get(key.env or "", "")
+        for engine in self.engines:
+            yield engine.key()
+            if engine.launch is not None:
+                yield from (value for name, value in engine.launch.env.items() if _SECRET_NAME.search(name))
 
     @field_validator("engines")
     @classmethod
@@ -144,6 +157,7 @@ def find_settings_file() -> Path | None:
 def load_settings(path: Path | None = None) -> Settings:
     """Read the settings from ``path`` (or the file that ``find_settings_file`` finds) and from the environment.
 
+    The secrets in them are hidden from then on (see ``gateway.redaction``).
     Raises ``SettingsError`` with every problem: where it is, what is wrong and what to write instead.
     """
     path = path or find_settings_file()
@@ -157,6 +171,7 @@ def load_settings(path: Path | None = None) -> Settings:
     if problems := unknown_variables(settings, os.environ) + absent_variables(settings, os.environ):
         raise SettingsError(problems)
     settings._path = path
+    redact.learn(settings.secrets())
     return settings
 
 

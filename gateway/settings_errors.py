@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gateway.redaction import redact
 
@@ -207,19 +207,3 @@ def _nearest_variable(variable: str, model: type[BaseModel]) -> str:
     known = [_PREFIX + path.replace(".", "__").upper() for path in paths(model) if "[]" not in path]
     near = difflib.get_close_matches(variable.upper(), known, n=1, cutoff=0.6)
     return f"Did you mean `{near[0]}`?" if near else "Nested names join with two underscores: `PACELINE_SERVER__PORT`."
-
-
-def secret_values(model: BaseModel) -> Iterator[str]:
-    """Return every secret that a group of settings and its subgroups hold in the clear."""
-    for name in type(model).model_fields:
-        yield from _secrets(getattr(model, name))
-
-
-def _secrets(value: object) -> Iterator[str]:
-    if isinstance(value, SecretStr):
-        yield value.get_secret_value()
-    elif isinstance(value, BaseModel):
-        yield from secret_values(value)
-    elif isinstance(value, tuple):
-        for item in value:
-            yield from _secrets(item)
