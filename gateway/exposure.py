@@ -61,7 +61,7 @@ class LocalGuard:
         self._hosts = _LOCAL_NAMES | {host.lower().encode() for host in (own, *server.allowed_hosts)}
         self._origins = frozenset(origin.lower().encode() for origin in server.cors_origins)
 
-    def check(self, headers: Mapping[bytes, bytes]) -> None:
+    def check(self, scheme: str, headers: Mapping[bytes, bytes]) -> None:
         """Raise ``ApiError`` (403), saying what to configure, for a request that a foreign page may have caused."""
         authority = headers.get(b"host", b"localhost").lower()
         if _without_port(authority) not in self._hosts:
@@ -72,7 +72,7 @@ class LocalGuard:
                 code="host_not_allowed",
             )
         origin = headers.get(b"origin")
-        if origin is not None and not self._is_own(origin.lower(), authority):
+        if origin is not None and not self._is_allowed(origin.lower(), scheme, authority):
             raise ApiError(
                 403,
                 f"Requests from the web page {_shown(origin)} are not allowed. To allow them: add it to "
@@ -80,8 +80,8 @@ class LocalGuard:
                 code="origin_not_allowed",
             )
 
-    def _is_own(self, origin: bytes, authority: bytes) -> bool:
-        return origin in self._origins or origin == b"http://" + authority
+    def _is_allowed(self, origin: bytes, scheme: str, authority: bytes) -> bool:
+        return origin in self._origins or origin == scheme.encode() + b"://" + authority
 
 
 def _without_port(authority: bytes) -> bytes:

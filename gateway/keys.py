@@ -12,8 +12,11 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from gateway.errors import ApiError
+from gateway.exposure import LocalGuard
+from gateway.settings import Settings
 from gateway.settings_errors import Problem, SettingsError
 from gateway.settings_parts import AuthSettings
 
@@ -82,6 +85,20 @@ class KeyRing:
         if not hmac.compare_digest(stored, digest):
             raise _unauthorised("This key is not accepted. `paceline key` makes one; its hash belongs into auth.keys.")
         return caller
+
+
+class Door:
+    """Who may come in: by key where there are keys, otherwise whoever is on this machine and no web page."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._ring = KeyRing(settings.auth)
+        self._guard = None if self._ring else LocalGuard(settings.server)
+
+    def let_in(self, scope: Mapping[str, Any], headers: Mapping[bytes, bytes]) -> Caller:
+        """Return who calls; ``headers`` are those of the ASGI ``scope``. Raises ``ApiError`` (401 or 403)."""
+        if self._guard is not None:
+            self._guard.check(scope["scheme"], headers)
+        return self._ring.authenticate(headers)
 
 
 def require_admin(caller: Caller) -> None:
