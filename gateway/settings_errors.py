@@ -26,8 +26,8 @@ Location = tuple[str | int, ...]
 MAX_SHOWN = 60
 _PREFIX = "PACELINE_"
 _OURS = frozenset({"PACELINE_CONFIG"})
-_KUBERNETES = re.compile(r"PACELINE(_\w+)?_(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
-"""Variables that Kubernetes sets in every pod beside a Service of this name."""
+_KUBERNETES = re.compile(r"PACELINE\w*_(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?=.*|=\w+://.*))")
+"""What Kubernetes sets in every pod beside a Service of such a name."""
 _SECRET_PARTS = frozenset({"auth", "keys", "hash", "api_key", "api_key_env", "env", "options"})
 
 
@@ -187,7 +187,7 @@ def unknown_variables(settings: Settings, environ: Mapping[str, str]) -> list[Pr
         if not variable.upper().startswith(_PREFIX) or variable in named or variable in _OURS:
             continue
         top = variable.upper().removeprefix(_PREFIX).split("__")[0].lower()
-        if top not in groups and not _KUBERNETES.fullmatch(variable):
+        if top not in groups and not _KUBERNETES.fullmatch(f"{variable}={environ[variable]}"):
             problems.append(Problem(f"${variable}", "names no setting", _nearest_variable(variable, type(settings))))
     return problems
 
