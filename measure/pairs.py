@@ -1,0 +1,131 @@
+"""How much a neighbour on the same hardware slows a deployment: timed alone, then beside one that works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from adapters.base import Adapter
+from adapters.errors import EngineError
+from measure.occupation import occupied
+from measure.probe import Probe
+from measure.progress import Progress, silent
+from measure.prompts import SEEDS_APART
+from measure.records import Beside, Kind, Record, Run, summarise
+from measure.traffic import IDLE_LIMIT_S, Disturbed, Traffic
+from policies.types import Capability, Deployment
+
+PROMPT_TOKENS = 64
+OUTPUT_TOKENS = 12
+DECODE_TOKENS = 256
+PREFILL_TOKENS = 512
+"""What the neighbour is given to write, and to read, again and again while the other is timed."""
+
+DECODING = "decoding"
+PREFILLING = "prefilling"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A deployment and the adapter that reaches it."""
+
+    adapter: Adapter
+    deployment: Deployment
+
+
+def neighbours(deployments: Sequence[Deployment], *, others: int = 1) -> Iterator[tuple[Deployment, Deployment]]:
+    """Yield who should be timed beside whom: each beside itself, where several requests run at once there, and beside
+    the next ``others`` on the same hardware in the order of ids.
+
+    Two models of one engine instance are no pair: such engines may swap them out for each other.
+    """
+    able = sorted((d for d in deployments if _generates(d)), key=lambda d: d.id)
+    for place, timed in enumerate(able):
+        if timed.slots is None or timed.slots > 1:
+            yield timed, timed
+        circle = able[place + 1 :] + able[:place]
+        beside = [d for d in circle if d.hardware.shares(timed.hardware) and d.endpoint != timed.endpoint]
+        for neighbour in beside[:others]:
+            yield timed, neighbour
+
+
+async def measure_beside(
+    timed: Member,
+    neighbour: Member,
+    *,
+    traffic: Traffic | None = None,
+    progress: Progress = silent,
+    seed: int | None = None,
+    idle_limit_s: float = IDLE_LIMIT_S,
+) -> tuple[Record, ...]:
+    """Time ``timed`` while ``neighbour`` decodes, and while it prefills; the same member twice means the same engine.
+
+    Takes about seven seconds on a CPU. Returns a record for each of the two activities, or one with the cause when an
+    engine failed; less where live traffic left no room: the rest is to be tried again later. Nobody else may measure on
+    the same hardware meanwhile.
+    """
+    pair = _Pair(timed, neighbour, seed)
+    traffic = traffic or Traffic()
+    records: list[Record] = []
+    try:
+        progress(timed.deployment.id, 0, 3, "alone")
+        await traffic.quietly(pair.warm_up, idle_limit_s=idle_limit_s)
+        alone = await traffic.quietly(pair.alone, idle_limit_s=idle_limit_s)
+        for step, activity in enumerate((DECODING, PREFILLING), start=1):
+            progress(timed.deployment.id, step, 3, f"beside {neighbour.deployment.id} {activity}")
+            run = await traffic.quietly(partial(pair.beside, activity), idle_limit_s=idle_limit_s)
+            records.append(pair.record(activity, run, alone))
+    except EngineError as error:
+        records.append(pair.failure(f"{type(error).__name__}: {error.message}"))
+    except Disturbed:
+        _log.debug("%s beside %s: live traffic, later", timed.deployment.id, neighbour.deployment.id)
+    progress(timed.deployment.id, 3, 3, "measured")
+    return tuple(records)
+
+
+class _Pair:
+    def __init__(self, timed: Member, neighbour: Member, seed: int | None) -> None:
+        self._timed = timed
+        self._neighbour = neighbour.deployment
+        self._probe = Probe(timed.adapter, timed.deployment, seed=seed)
+        self._worker = Probe(neighbour.adapter, neighbour.deployment, seed=None if seed is None else seed + SEEDS_APART)
+        self._asked = self._probe.asked(PROMPT_TOKENS, OUTPUT_TOKENS)
+
+    async def warm_up(self) -> None:
+        for probe in (self._worker, self._probe):
+            probe.calibrate(await probe.run(PROMPT_TOKENS, OUTPUT_TOKENS))
+
+    async def alone(self) -> Run:
+        return await self._probe.run(PROMPT_TOKENS, OUTPUT_TOKENS)
+
+    async def beside(self, activity: str) -> Run:
+        async with occupied(self._worker, *self._load(activity)):
+            return await self._probe.run(PROMPT_TOKENS, OUTPUT_TOKENS)
+
+    def _load(self, activity: str) -> tuple[int, int]:
+        """Prompt and output tokens of the neighbour's requests."""
+        half = self._neighbour.context // 2 if self._neighbour.context else PREFILL_TOKENS
+        if activity == DECODING:
+            return PROMPT_TOKENS // 2, min(DECODE_TOKENS, half)
+        return min(PREFILL_TOKENS, half), 1
+
+    def record(self, activity: str, run: Run, alone: Run) -> Record:
+        beside = Beside(
+            neighbour="same" if self._timed.deployment.id == self._neighbour.id else "other",
+            activity=activity,
+            fingerprint=self._neighbour.fingerprint,
+            deployment=self._neighbour.id,
+            alone=alone,
+        )
+        return summarise(Kind.PAIR, self._timed.deployment, self._asked, [run], beside=beside)
+
+    def failure(self, cause: str) -> Record:
+        return summarise(Kind.PAIR, self._timed.deployment, self._asked, [], failed=cause)
+
+
+def _generates(deployment: Deployment) -> bool:
+    return not deployment.capabilities.isdisjoint({Capability.CHAT, Capability.COMPLETION})

@@ -1,0 +1,60 @@
+"""Which cell of a measurement comes next, within a budget of seconds. Pure: no engine, no clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Plan:
+    """The runs of a few prompt lengths, the smallest first, breadth before depth.
+
+    The rule: every length once, then every length a second time, and so on. A run is left out when what it will
+    probably take no longer fits the budget, save for the first run of the ``least`` shortest lengths: without those
+    there is no curve. A failed length is not tried again.
+    """
+
+    def __init__(self, lengths: Sequence[int], *, runs: int, budget_s: float, least: int = 2) -> None:
+        self._taken: dict[int, list[float]] = {length: [] for length in sorted(set(lengths))}
+        self._open = list(self._taken)
+        self._runs = runs
+        self._budget_s = budget_s
+        self._least = least
+
+    @property
+    def runs_left(self) -> int:
+        """Runs that are still wanted, should the budget allow them."""
+        return sum(self._runs - len(self._taken[length]) for length in self._open)
+
+    def next(self) -> int | None:
+        """Return the prompt length of the next run; ``None`` when the measurement is done."""
+        wanted = [length for length in self._open if len(self._taken[length]) < self._runs]
+        for length in sorted(wanted, key=lambda length: len(self._taken[length])):
+            if self._must(length) or self.spent_s + self._cost_s(length) <= self._budget_s:
+                return length
+        return None
+
+    def ran(self, length: int, seconds: float) -> None:
+        """A run of ``length`` succeeded and took ``seconds``."""
+        self._taken[length].append(seconds)
+
+    def failed(self, length: int) -> None:
+        """A run of ``length`` failed."""
+        self._open.remove(length)
+
+    def cut(self) -> None:
+        """Leave out all that is not necessary."""
+        self._budget_s = 0.0
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds of all successful runs."""
+        return sum(sum(taken) for taken in self._taken.values())
+
+    def _must(self, length: int) -> bool:
+        return not self._taken[length] and length in self._open[: self._least]
+
+    def _cost_s(self, length: int) -> float:
+        """The longest run so far, scaled to ``length``: too much rather than too little, as decoding does not grow."""
+        if taken := self._taken[length]:
+            return max(taken)
+        return max((max(taken) * length / other for other, taken in self._taken.items() if taken), default=0.0)

@@ -1,0 +1,144 @@
+"""One measurement request: a fresh prompt, a forced output length, and what came of it as a ``Run``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import msgspec
+
+from adapters.base import Adapter, Answer, Call, Outcome
+from adapters.body import Body
+from adapters.errors import Broken, TimedOut
+from measure.output import embedding_faults, streamed_text, text_faults
+from measure.prompts import BYTES_PER_TOKEN, prompt
+from measure.records import Asked, Run
+from policies.types import Deployment, Operation
+
+RUN_LIMIT_S = 60.0
+"""A request that takes longer has failed."""
+
+_FORCED: dict[str, object] = {"ignore_eos": True}
+_ENGINE_FIELDS: dict[str, dict[str, object]] = {
+    # Its template's opening would be found in the cache; and no answer is to end before the wanted length.
+    "llamacpp": _FORCED | {"cache_prompt": False},
+    "vllm": _FORCED,
+    "sglang": _FORCED,
+}
+"""Fields that an engine kind knows beside OpenAI's, for a fixed amount of work. Others would refuse them."""
+
+
+class Probe:
+    """Sends measurement requests to one deployment, each with a prompt that no earlier one began like.
+
+    Every method may raise ``EngineError``. Cancelling one ends its request at the engine.
+    """
+
+    def __init__(self, adapter: Adapter, deployment: Deployment, *, seed: int | None = None) -> None:
+        """``seed`` is that of the first prompt: by chance unless given, since the engine may still hold what an
+        earlier measurement sent."""
+        self.deployment = deployment
+        self.operation = _operation(deployment)
+        self.seed = random.randrange(1_000_000) if seed is None else seed
+        self._adapter = adapter
+        self._bytes_per_token = BYTES_PER_TOKEN
+        self._sent_bytes = 0
+
+    def asked(self, prompt_tokens: int, output_tokens: int) -> Asked:
+        """Say what requests of this shape ask for, from the next one on."""
+        precision = self._adapter.endpoint.precision
+        return Asked(
+            prompt_tokens=prompt_tokens,
+            output_tokens=output_tokens,
+            operation=self.operation,
+            precision=precision.value if precision else "",
+            seed=self.seed,
+        )
+
+    async def send(self, prompt_tokens: int, output_tokens: int) -> Answer:
+        """Send one request; the caller closes the answer. See ``Adapter.send``."""
+        return await self._adapter.send(self._call(prompt_tokens, output_tokens))
+
+    async def run(self, prompt_tokens: int, output_tokens: int, *, limit_s: float = RUN_LIMIT_S) -> Run:
+        """Time one request. Raises ``TimedOut`` past ``limit_s``."""
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await self.send(prompt_tokens, output_tokens)
+                data = await _read(answer)
+        except TimeoutError:
+            raise TimedOut(f"no answer within {limit_s:g} s", engine=self.deployment.endpoint) from None
+        return self._result(prompt_tokens, answer.outcome, data, begun, clock())
+
+    def calibrate(self, run: Run) -> None:
+        """Aim better from now on: ``run`` is what the last prompt turned out to be."""
+        if run.prompt_tokens:
+            self._bytes_per_token = max(0.5, self._sent_bytes / run.prompt_tokens)
+
+    def _call(self, prompt_tokens: int, output_tokens: int) -> Call:
+        text = prompt(prompt_tokens, self.seed, self._bytes_per_token)
+        self.seed += 1
+        self._sent_bytes = len(text.encode())
+        deployment = self.deployment
+        generates = self.operation is not Operation.EMBEDDINGS
+        fields: dict[str, object] = {"model": deployment.engine_model}
+        if self.operation is Operation.CHAT:
+            fields["messages"] = [{"role": "user", "content": text}]
+        else:
+            fields["prompt" if generates else "input"] = text
+        if generates:
+            fields |= {"max_tokens": output_tokens, "temperature": 0, "stream": True}
+            fields |= _ENGINE_FIELDS.get(deployment.engine, {})
+        return Call(
+            operation=self.operation,
+            body=Body.parse(msgspec.json.encode(fields)),
+            model=deployment.engine_model,
+            engine_model=deployment.engine_model,
+            stream=generates,
+            include_usage=generates,
+            prompt_tokens=prompt_tokens,
+            max_output=output_tokens if generates else None,
+            context=deployment.context,
+        )
+
+    def _result(self, prompt_tokens: int, outcome: Outcome, data: bytes, begun: float, ended: float) -> Run:
+        generates = self.operation is not Operation.EMBEDDINGS
+        first = outcome.first_token_at if generates else ended
+        if first is None:
+            raise Broken("the answer has no token", engine=self.deployment.endpoint)
+        return Run(
+            prompt_tokens=prompt_tokens if outcome.prompt_tokens is None else outcome.prompt_tokens,
+            output_tokens=_output_tokens(outcome) if generates else 0,
+            ttft_s=first - begun,
+            total_s=ended - begun,
+            decode_s=(outcome.last_token_at or first) - first,
+            cached_tokens=outcome.cached_tokens,
+            engine_queue_s=outcome.queue_s,
+            engine_load_s=outcome.load_s,
+            engine_prefill_s=outcome.prefill_s,
+            engine_decode_s=outcome.decode_s,
+            faults=text_faults(streamed_text(data)) if generates else embedding_faults(data),
+        )
+
+
+async def _read(answer: Answer) -> bytes:
+    pieces: list[bytes] = []
+    try:
+        while (piece := await answer.read()) is not None:
+            pieces.append(piece)
+    finally:
+        answer.close()
+    return b"".join(pieces)
+
+
+def _output_tokens(outcome: Outcome) -> int:
+    return outcome.output_chunks if outcome.output_tokens is None else outcome.output_tokens
+
+
+def _operation(deployment: Deployment) -> Operation:
+    """Plain completion first: no template opens every prompt with the same, cached, tokens."""
+    for operation in (Operation.COMPLETION, Operation.CHAT, Operation.EMBEDDINGS):
+        if operation.capability in deployment.capabilities:
+            return operation
+    raise ValueError(f"{deployment.id} neither generates nor embeds: there is nothing to measure")

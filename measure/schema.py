@@ -1,0 +1,65 @@
+"""The tables of the record store, by version. A database is brought up to date when it is opened."""
+
+from __future__ import annotations
+
+import sqlite3
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        """
+        CREATE TABLE records (
+            id INTEGER PRIMARY KEY,
+            fingerprint TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            data TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX records_by_fingerprint ON records (fingerprint, id)",
+        """
+        CREATE TABLE learned (
+            topic TEXT NOT NULL,
+            name TEXT NOT NULL,
+            data TEXT NOT NULL,
+            turn INTEGER NOT NULL,
+            PRIMARY KEY (topic, name)
+        )
+        """,
+    ),
+)
+"""The statements that lead from version ``i`` to ``i + 1``. Only ever appended to: databases in the field are older.
+
+``records.data`` and ``learned.data`` are JSON objects; ``learned.turn`` grows with each write, so that the least
+recently written is known.
+"""
+
+VERSION = len(MIGRATIONS)
+
+
+class TooNew(Exception):
+    """The database was written by a newer Paceline."""
+
+
+def migrate(connection: sqlite3.Connection) -> None:
+    """Bring an open database to ``VERSION``, in one transaction; another process may be doing the same.
+
+    The connection has to be in autocommit mode. Raises ``TooNew``, or ``sqlite3.Error`` with nothing changed.
+    """
+    if _version(connection) == VERSION:
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        found = _version(connection)
+        if found > VERSION:
+            raise TooNew(f"its schema is version {found}, this Paceline knows {VERSION}")
+        for statements in MIGRATIONS[found:]:
+            for statement in statements:
+                connection.execute(statement)
+        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])

@@ -1,0 +1,176 @@
+"""Records and learned state, kept between runs in one SQLite file."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from measure.database import Database
+from measure.records import Kind, Record, RecordError
+from policies.types import PairSample, SpeedSample
+
+RECORDS_PER_FINGERPRINT = 500
+RECORDS_IN_ALL = 20_000
+LEARNED_NAMES = 500
+"""Bounds. Past them the oldest records go, and the learned state that was written longest ago."""
+
+_SPEED = "speed"
+_TOKENS = "tokens"
+
+_log = logging.getLogger(__name__)
+
+
+class Store:
+    """What was measured, by fingerprint. For one thread; every call is short and may raise ``StoreError``.
+
+    Safe with several processes on one file. See ``Database`` for what happens to a damaged or unusable file.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        records_per_fingerprint: int = RECORDS_PER_FINGERPRINT,
+        records_in_all: int = RECORDS_IN_ALL,
+        learned_names: int = LEARNED_NAMES,
+    ) -> None:
+        """Open the file at ``path`` (see ``measure.place.default_path``), made when missing; memory when ``None``."""
+        self._database = Database(path)
+        self._per_fingerprint = records_per_fingerprint
+        self._in_all = records_in_all
+        self._learned_names = learned_names
+
+    @property
+    def persistent(self) -> bool:
+        """False when what is stored ends with this process."""
+        return self._database.persistent
+
+    def add(self, *records: Record) -> None:
+        """Keep records, all or none; the oldest beyond the bounds go."""
+        rows = [(record.fingerprint, record.kind.value, _encode(record.to_dict())) for record in records]
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT INTO records (fingerprint, kind, data) VALUES (?, ?, ?)", rows)
+            for fingerprint in {row[0] for row in rows}:
+                connection.execute(
+                    "DELETE FROM records WHERE fingerprint = ? AND id NOT IN"
+                    " (SELECT id FROM records WHERE fingerprint = ? ORDER BY id DESC LIMIT ?)",
+                    (fingerprint, fingerprint, self._per_fingerprint),
+                )
+            # Ids only grow, so this keeps at most that many without counting them.
+            connection.execute("DELETE FROM records WHERE id <= (SELECT max(id) FROM records) - ?", (self._in_all,))
+
+        self._database.write(work)
+
+    def records(self, fingerprint: str | None = None, *, kind: Kind | None = None, limit: int = 1000) -> list[Record]:
+        """Return at most ``limit`` records, the newest first."""
+        wanted = {"fingerprint": fingerprint, "kind": kind and kind.value}
+        conditions = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        rows = self._database.read(
+            lambda connection: connection.execute(
+                f"SELECT data FROM records {where} ORDER BY id DESC LIMIT ?", (*conditions.values(), limit)
+            ).fetchall()
+        )
+        return [record for row in rows if (record := _decode(row[0])) is not None]
+
+    def latest(self, fingerprint: str) -> list[Record]:
+        """Return the record that counts for each cell, shortest prompt first: the newest that succeeded without live
+        traffic beside it, else the newest that succeeded, else the newest."""
+        cells: dict[object, Record] = {}
+        for record in self.records(fingerprint, limit=self._per_fingerprint):
+            cell = _cell(record)
+            kept = cells.get(cell)
+            if kept is None or _worth(record) > _worth(kept):
+                cells[cell] = record
+        return sorted(cells.values(), key=lambda record: (record.kind, record.prompt_tokens or 0))
+
+    def samples(self, fingerprint: str) -> list[SpeedSample]:
+        """Return what is known of a deployment's speed alone, shortest prompt first; empty when it was not measured."""
+        return [sample for record in self.latest(fingerprint) if (sample := record.speed) is not None]
+
+    def pairs(self, fingerprint: str) -> list[PairSample]:
+        """Return what is known of a deployment beside its neighbours."""
+        return [sample for record in self.latest(fingerprint) if (sample := record.pair) is not None]
+
+    def paired(self, fingerprint: str, neighbour: str) -> bool:
+        """True when ``fingerprint`` was measured beside the fingerprint ``neighbour`` (its own: within one engine)."""
+        return any(
+            record.pair is not None and record.beside is not None and record.beside.fingerprint == neighbour
+            for record in self.latest(fingerprint)
+        )
+
+    def save_learned(self, fingerprint: str, state: Mapping[str, Any]) -> None:
+        """Keep what the predictor has learned of a fingerprint: plain JSON values."""
+        self._save(_SPEED, {fingerprint: state})
+
+    def load_learned(self, fingerprint: str) -> dict[str, Any] | None:
+        """Return the state last saved for a fingerprint."""
+        return self._load(_SPEED, fingerprint).get(fingerprint)
+
+    def save_token_ratios(self, ratios: Mapping[str, Mapping[str, Any]]) -> None:
+        """Keep what is known of bytes per token, by model: plain JSON values."""
+        self._save(_TOKENS, ratios)
+
+    def load_token_ratios(self) -> dict[str, dict[str, Any]]:
+        """Return what was last saved, for each model."""
+        return self._load(_TOKENS)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._database.close()
+
+    def _save(self, topic: str, states: Mapping[str, Mapping[str, Any]]) -> None:
+        rows: Sequence[tuple[str, str, str]] = [(topic, name, _encode(state)) for name, state in states.items()]
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany(
+                "INSERT OR REPLACE INTO learned (topic, name, data, turn)"
+                " VALUES (?, ?, ?, (SELECT coalesce(max(turn), 0) + 1 FROM learned))",
+                rows,
+            )
+            connection.execute(
+                "DELETE FROM learned WHERE topic = ? AND name NOT IN"
+                " (SELECT name FROM learned WHERE topic = ? ORDER BY turn DESC LIMIT ?)",
+                (topic, topic, self._learned_names),
+            )
+
+        self._database.write(work)
+
+    def _load(self, topic: str, name: str | None = None) -> dict[str, dict[str, Any]]:
+        query, parameters = "SELECT name, data FROM learned WHERE topic = ?", [topic]
+        if name is not None:
+            query, parameters = f"{query} AND name = ?", [topic, name]
+        rows = self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
+        return {row[0]: msgspec.json.decode(row[1], type=dict[str, Any]) for row in rows}
+
+
+def _encode(plain: Mapping[str, Any]) -> str:
+    return msgspec.json.encode(plain).decode()
+
+
+def _decode(data: str) -> Record | None:
+    try:
+        return Record.from_dict(msgspec.json.decode(data))
+    except (RecordError, msgspec.DecodeError) as error:
+        # Written by another version: of no use here, and no reason to lose the others.
+        _log.debug("a stored record is left out: %s", error)
+        return None
+
+
+def _cell(record: Record) -> object:
+    beside = record.beside
+    asked = record.asked
+    shape = (record.kind, asked.prompt_tokens, asked.output_tokens, asked.concurrency, asked.operation)
+    return shape, beside and (beside.neighbour, beside.activity, beside.fingerprint)
+
+
+def _worth(record: Record) -> int:
+    if record.failed:
+        return 0
+    return 1 if record.disturbed else 2
