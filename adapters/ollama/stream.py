@@ -1,0 +1,150 @@
+"""Ollama's answer to /api/chat and /api/generate: NDJSON in, OpenAI's server-sent events out."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+
+from adapters.base import Answer, Call, Outcome
+from adapters.errors import Broken, EngineError, Interrupted
+from adapters.ollama.errors import fault_error, unwrap_text
+from adapters.ollama.events import DONE, events_for
+from adapters.ollama.line import EMPTY, Line, decode_line
+from adapters.ollama.turn import Turn
+from adapters.response import Response
+
+_LINE_LIMIT: Final = 16 * 1024 * 1024
+_DRAIN_S: Final = 0.5
+"""How long the end of the body may come after the last line, before the connection is given up instead of kept."""
+
+_LOOPING: Final = 30
+"""Ollama ends an answer without its last line when one token came more than 30 times in a row."""
+
+
+class OllamaStream(Answer):
+    """A stream of one answer."""
+
+    streamed = True
+
+    def __init__(self, response: Response, call: Call, turn: Turn, *, engine: str) -> None:
+        self.outcome = Outcome()
+        self._response = response
+        self._engine = engine
+        self._turn = turn
+        self._events = events_for(call)
+        self._wants_usage = call.include_usage
+        self._now = asyncio.get_running_loop().time
+        self._rest = b""
+        self._last = b""
+        self._repeats = 0
+        self._delivered = False
+        self._error: EngineError | None = None
+
+    async def read(self) -> bytes | None:
+        try:
+            if self.outcome.whole:
+                await self._drain()
+                return None
+            if self._error is not None:
+                raise self._error
+            data = await self._response.read_some()
+            events = self._lines(data) if data else self._ended()
+        except EngineError as error:
+            error.engine = self._engine
+            self.close()
+            raise
+        except BaseException:
+            self.close()
+            raise
+        self._delivered = self._delivered or bool(events)
+        return events
+
+    def close(self) -> None:
+        self._response.close()
+        self._turn.over()
+
+    def _lines(self, data: bytes) -> bytes:
+        lines = (self._rest + data).split(b"\n")
+        self._rest = lines.pop()
+        if len(self._rest) > _LINE_LIMIT:
+            raise Broken(f"{self._engine} sent a line of more than {_LINE_LIMIT} bytes")
+        out: list[bytes] = []
+        try:
+            out.extend(self._line(line) for line in lines if line and not self.outcome.whole)
+        except EngineError as error:
+            if not (self._delivered and out):
+                raise  # while the client has nothing, another engine may still answer from the start
+            self._error = error
+        return out[0] if len(out) == 1 else b"".join(out)
+
+    def _ended(self) -> bytes:
+        """The body is over, and no line has said that the answer is."""
+        rest, self._rest = self._rest, b""
+        out = self._line(rest) if rest.strip() else b""
+        if self.outcome.whole:
+            return out
+        if self._repeats >= _LOOPING:
+            return out + self._finish(Line(done=True, done_reason="length"))
+        kind = Interrupted if self._delivered or out else Broken
+        raise kind(f"{self._engine} ended its answer without its last line")
+
+    def _line(self, data: bytes) -> bytes:
+        try:
+            line = decode_line(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            kind = Interrupted if self._delivered else Broken
+            raise kind(f"{self._engine} sent a line that is not Ollama's JSON: {error}") from None
+        if line.error:
+            raise self._fault(line)
+        message = line.message
+        if message is None:
+            content, thinking, calls = bytes(line.response), EMPTY, None
+        else:
+            content, thinking, calls = bytes(message.content), bytes(message.thinking), message.tool_calls
+        out = b""
+        if content != EMPTY or thinking != EMPTY or line.logprobs:
+            out = self._events.text(content, thinking, line.logprobs)
+            self._repeats = self._repeats + 1 if content == self._last else 0
+            self._last = content
+        if calls:
+            out += self._events.tool_calls(calls)
+        if out:
+            outcome = self.outcome
+            outcome.output_chunks += 1
+            outcome.last_token_at = now = self._now()
+            if outcome.first_token_at is None:
+                outcome.first_token_at = now
+        return out + self._finish(line) if line.done else out
+
+    def _fault(self, line: Line) -> EngineError:
+        fault = unwrap_text(line.error)
+        if self._delivered:
+            return Interrupted(f"{self._engine} broke off its answer: {fault.text}")
+        return fault_error(line.status, fault, self._engine)
+
+    def _finish(self, line: Line) -> bytes:
+        outcome = self.outcome
+        outcome.prompt_tokens, outcome.output_tokens = line.prompt_eval_count, line.eval_count
+        outcome.decode_s = line.decode_s
+        outcome.load_s = self._turn.answered(line.load_s)
+        if outcome.load_s:
+            outcome.prefill_s = line.prefill_s  # just loaded, so its cache was empty; else nobody knows what it held
+        total = (line.prompt_eval_count or 0) + (line.eval_count or 0)
+        # An answer that outgrew the context was written without the prompt's beginning: that is not a good end.
+        out, outcome.finish_reason = self._events.finish("length" if total > self._turn.num_ctx else line.done_reason)
+        outcome.whole = True
+        if self._wants_usage and line.prompt_eval_count is not None:
+            out += self._events.usage(line.prompt_eval_count, line.eval_count or 0)
+        return out + DONE
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(_DRAIN_S):
+                while await self._response.read_some():
+                    pass
+        except (TimeoutError, EngineError):
+            pass  # the answer is whole: this was for the connection only
+        finally:
+            self.close()
