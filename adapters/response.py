@@ -10,7 +10,7 @@ from adapters.pool import Pool
 class Response:
     """Read by one task at a time. Close it whatever happens: a response left open keeps its connection."""
 
-    __slots__ = ("_connection", "_pool", "_read_timeout_s", "_whole", "headers", "status")
+    __slots__ = ("_connection", "_pool", "_whole", "headers", "read_timeout_s", "status")
 
     status: int
     headers: dict[str, str]
@@ -21,7 +21,8 @@ class Response:
         self.headers = connection.headers
         self._pool = pool
         self._connection: Connection | None = connection
-        self._read_timeout_s = read_timeout_s
+        self.read_timeout_s = read_timeout_s
+        """Of each read; may be changed between two."""
         self._whole = False
 
     async def read_some(self) -> bytes:
@@ -44,7 +45,7 @@ class Response:
                     return b""
                 if connection.error is not None:
                     raise connection.error
-                await connection.wait(self._read_timeout_s)
+                await connection.wait(self.read_timeout_s)
         except BaseException:
             self.close()
             raise

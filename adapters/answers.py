@@ -1,0 +1,181 @@
+"""What an OpenAI-speaking engine's response becomes: a stream, a stream joined into one body, or the one body it is."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import abstractmethod
+from typing import Any, Final
+
+import msgspec
+
+from adapters.base import Answer, Outcome
+from adapters.errors import Broken, EngineError, Interrupted
+from adapters.join import Join
+from adapters.openai_errors import error_from_event
+from adapters.relay import Relay
+from adapters.response import Response
+from adapters.sse import event_data, split_events
+from adapters.usage import read_timings, read_usage
+from policies.types import Operation
+
+MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+
+_END_LIMIT_S: Final = 0.5
+"""How long a finished stream's last bytes are waited for, so that its connection can be used again."""
+
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+_decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
+
+class _EngineAnswer(Answer):
+    """Holds the response, names the engine in each error, and closes when one is raised."""
+
+    def __init__(self, response: Response, engine: str, outcome: Outcome) -> None:
+        self.outcome = outcome
+        self._response = response
+        self.engine = engine
+        self._ended = False
+
+    def close(self) -> None:
+        self._ended = True
+        self._response.close()
+
+    async def read(self) -> bytes | None:
+        if self._ended:
+            return None
+        try:
+            return await self._read()
+        except EngineError as error:
+            error.engine = self.engine
+            self.close()
+            raise
+
+    @abstractmethod
+    async def _read(self) -> bytes | None: ...
+
+
+class StreamAnswer(_EngineAnswer):
+    """Events as they arrive, made ready for the client by a Relay."""
+
+    streamed = True
+
+    def __init__(self, response: Response, engine: str, outcome: Outcome, relay: Relay, silence_s: float) -> None:
+        super().__init__(response, engine, outcome)
+        self._relay = relay
+        self._silence_s = silence_s
+        self._begun = False
+
+    async def _read(self) -> bytes | None:
+        relay = self._relay
+        if relay.done:
+            await self._drain()
+            return None
+        try:
+            data = await self._response.read_some()
+        except Interrupted as error:
+            if relay.emitted:
+                raise
+            raise Broken(error.message) from error  # nobody was given a byte of it yet
+        if not self._begun:
+            self._begun = True
+            self._response.read_timeout_s = self._silence_s
+        if data:
+            return relay.feed(data)
+        self._ended = True
+        return relay.end()
+
+    async def _drain(self) -> None:
+        try:
+            async with asyncio.timeout(_END_LIMIT_S):
+                while await self._response.read_some():
+                    pass
+        except (EngineError, TimeoutError):
+            pass  # the answer is whole; only the connection is of no more use
+        self.close()
+
+
+class JoinedAnswer(Answer):
+    """A stream that becomes one body, for a client that does not stream."""
+
+    streamed = False
+
+    def __init__(self, stream: StreamAnswer, operation: Operation) -> None:
+        self.outcome = stream.outcome
+        self._stream = stream
+        self._join = Join(operation)
+        self._size = 0
+        self._given = False
+
+    def close(self) -> None:
+        self._stream.close()
+
+    async def read(self) -> bytes | None:
+        try:
+            blob = await self._stream.read()
+        except Interrupted as error:  # the client was given nothing of it: another engine may be asked
+            raise Broken(error.message, engine=error.engine) from error
+        if blob is None or self._given:
+            return None
+        self._size += len(blob)
+        try:
+            for event in split_events(blob):
+                data = event_data(event)
+                if data and data != b"[DONE]":
+                    self._join.add(_decode(data))
+        except (TypeError, AttributeError) as error:
+            raise self._refuse("it sent an event of a shape that OpenAI's protocol does not have") from error
+        if self._size > MAX_BODY_BYTES:
+            raise self._refuse(f"it answered with more than {MAX_BODY_BYTES} bytes")
+        if not self.outcome.whole:
+            return b""
+        self._given = True
+        return msgspec.json.encode(self._join.body())
+
+    def _refuse(self, message: str) -> Broken:
+        self.close()
+        return Broken(message, engine=self._stream.engine)
+
+
+class WholeAnswer(_EngineAnswer):
+    """One JSON body, read to its end, the model's name replaced; all its other fields byte for byte."""
+
+    streamed = False
+
+    def __init__(self, response: Response, engine: str, outcome: Outcome, model: str, secret: str = "") -> None:
+        super().__init__(response, engine, outcome)
+        self._model = model
+        self._secret = secret
+
+    async def _read(self) -> bytes | None:
+        try:
+            body = await self._response.read(MAX_BODY_BYTES)
+        except Interrupted as error:
+            raise Broken(error.message) from error
+        self._ended = True
+        try:
+            fields = _decode_raw(body)
+            known = {name: _value(fields.get(name)) for name in ("error", "usage", "timings")}
+            reasons = [choice.finish_reason for choice in _choices(fields.get("choices"))]
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Broken("it answered with something that is not a JSON object of OpenAI's protocol") from error
+        if known["error"]:
+            raise error_from_event(known["error"], secret=self._secret)
+        read_usage(known["usage"], self.outcome)
+        read_timings(known["timings"], self.outcome)
+        self.outcome.finish_reason = next((reason for reason in reasons if reason), None)
+        self.outcome.whole = True
+        if "model" not in fields:
+            return body
+        return msgspec.json.encode({**fields, "model": self._model})
+
+
+class _Choice(msgspec.Struct):
+    finish_reason: str | None = None
+
+
+def _choices(raw: msgspec.Raw | None) -> list[_Choice]:
+    return msgspec.json.decode(raw, type=list[_Choice]) if raw else []
+
+
+def _value(raw: msgspec.Raw | None) -> Any:
+    return msgspec.json.decode(raw) if raw else None

@@ -1,0 +1,50 @@
+"""What engines say about an answer's size and times, put into its Outcome."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from adapters.base import Outcome
+
+
+def read_usage(usage: Any, outcome: Outcome, *, add: bool = False) -> None:
+    """OpenAI's ``usage`` object. With ``add`` its output tokens come on top of those counted already."""
+    if not isinstance(usage, dict):
+        return
+    prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    if prompt is not None:
+        outcome.prompt_tokens = prompt
+    if output is not None:
+        outcome.output_tokens = output + (outcome.output_tokens or 0 if add else 0)
+    details = usage.get("prompt_tokens_details")
+    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    if cached is not None:
+        outcome.cached_tokens = cached
+
+
+def read_timings(timings: Any, outcome: Outcome) -> None:
+    """llama.cpp's ``timings``: ``prompt_n`` tokens read in ``prompt_ms``, ``cache_n`` found in the cache."""
+    if not isinstance(timings, dict):
+        return
+    prefill_ms, decode_ms = timings.get("prompt_ms"), timings.get("predicted_ms")
+    if isinstance(prefill_ms, int | float):
+        outcome.prefill_s = prefill_ms / 1000
+    if isinstance(decode_ms, int | float):
+        outcome.decode_s = decode_ms / 1000
+    cached, read = _count(timings.get("cache_n")), _count(timings.get("prompt_n"))
+    if cached is not None:
+        outcome.cached_tokens = cached
+        if outcome.prompt_tokens is None and read is not None:
+            outcome.prompt_tokens = cached + read
+
+
+def read_progress(progress: Any, outcome: Outcome) -> None:
+    """llama.cpp's ``prompt_progress``: prompt tokens ``processed`` (those from the cache included) of ``total``."""
+    if isinstance(progress, dict):
+        done, all_ = _count(progress.get("processed")), _count(progress.get("total"))
+        if done is not None and all_ is not None:
+            outcome.prefill_done, outcome.prefill_all = done, all_
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
