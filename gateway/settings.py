@@ -26,9 +26,9 @@ from gateway.settings_parts import (
     ModelSettings,
     RoutingSettings,
     ServerSettings,
-    user_data_dir,
 )
 from gateway.settings_source import Document, read_yaml
+from measure.place import data_folder
 
 __all__ = [
     "AuthSettings",
@@ -78,7 +78,7 @@ class Settings(BaseSettings):
     routing: RoutingSettings = Field(default=RoutingSettings(), description="What decides between deployments.")
     discovery: DiscoverySettings = Field(default=DiscoverySettings(), description="Engines found on this machine.")
     data_dir: UserPath = Field(
-        default_factory=user_data_dir,
+        default_factory=data_folder,
         description="Where speed records and engines' logs are kept. Left out: the user's data folder.",
         examples=["~/.local/share/paceline"],
     )

@@ -25,7 +25,8 @@ Location = tuple[str | int, ...]
 
 MAX_SHOWN = 60
 _PREFIX = "PACELINE_"
-_OURS = frozenset({"PACELINE_CONFIG"})
+_OURS = frozenset({"PACELINE_CONFIG", "PACELINE_DATA", "PACELINE_KEY"})
+"""Variables with a meaning of their own: the file, the data folder, the key that the command line shows."""
 _KUBERNETES = re.compile(r"PACELINE\w*_(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?=.*|=\w+://.*))")
 """What Kubernetes sets in every pod beside a Service of such a name."""
 _SECRET_PARTS = frozenset({"auth", "keys", "hash", "api_key", "api_key_env", "env", "options"})

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from enum import StrEnum
-from pathlib import Path
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
@@ -189,11 +186,3 @@ class LogSettings(Group):
         examples=["json"],
     )
     access: bool = Field(default=False, description="One line per request.", examples=[True])
-
-
-def user_data_dir() -> Path:
-    """Return where this user's data of Paceline belongs on this platform."""
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "paceline"
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if Path(base).is_absolute() else Path.home() / ".local" / "share") / "paceline"

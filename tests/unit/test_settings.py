@@ -272,5 +272,5 @@ def test_the_data_folder_is_the_users_and_understands_the_home_sign(
     monkeypatch.setattr("sys.platform", "linux")
     assert Settings().data_dir == tmp_path / "data" / "paceline"
     monkeypatch.setattr("sys.platform", "darwin")
-    assert Settings().data_dir == tmp_path / "Library" / "Application Support" / "paceline"
+    assert Settings().data_dir == tmp_path / "Library" / "Application Support" / "Paceline"
     assert load(tmp_path, "data_dir: ~/records").data_dir == tmp_path / "records"
