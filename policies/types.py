@@ -287,7 +287,9 @@ class Observation:
     ``clean`` is false for cold loads, errors and cancelled calls: they are recorded and kept out of the fit.
     ``prompt_tokens`` and ``output_tokens`` are the engine's own counts; ``cached_tokens`` those of the prompt that it
     did not have to read (``None`` when the engine does not say). ``prefill_s`` and ``decode_s`` are the engine's own
-    timings where it gives them. ``ttft_s`` and ``total_s`` are the client's view.
+    timings where it gives them. ``ttft_s`` and ``total_s`` are the client's view. ``new_prompt`` is true when it is
+    known that no cache held any of the prompt; without it a request whose engine does not count cached tokens teaches
+    no prefill.
     """
 
     deployment: str
@@ -304,7 +306,9 @@ class Observation:
     clean: bool = True
     neighbours: Mapping[str, float] = field(default_factory=dict)
     """Mean number of other requests beside it: keys ``same_decoding``, ``same_prefilling``, ``other_decoding``,
-    ``other_prefilling`` ("other": other deployments on the same hardware)."""
+    ``other_prefilling`` ("other": other deployments on the same hardware). The same keys with ``prefill_`` or
+    ``decode_`` before them are the means over that phase alone, where the phases are known (``Lease.close``)."""
+    new_prompt: bool = False
 
 
 @dataclass(frozen=True, slots=True)

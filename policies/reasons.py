@@ -1,0 +1,176 @@
+"""Reasons in words: one line of plain ASCII, fit for a response header, naming the difference that decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntFlag
+from typing import NamedTuple
+
+from policies.roster import Option
+from policies.selector import describe_selector
+from policies.types import Estimate, LoadView, Objective, Rejection, RequestFacts
+
+_LONGEST = 200
+_LONGEST_NAME = 40
+_NEAREST = ("precision", "breaker", "down", "context", "capability", "selector")
+"""Codes of rejections, from the one that was nearest to serving."""
+
+
+class Tier(IntFlag):
+    """What puts a deployment behind all that lack it; the greater weighs more."""
+
+    CUT = 1
+    UNMEASURED = 2
+    LEFT_ALONE = 4
+    MAY_NOT_FIT = 8
+    HOSTED = 16
+
+
+class Row(NamedTuple):
+    """An admitted deployment; rows sort by tier, cost, order and id, and no two have the same id.
+
+    ``cost`` is in seconds, or for one that is not measured the negative rank of its precision, with the requests in
+    flight as ``order``.
+    """
+
+    tier: int
+    cost: float
+    order: int
+    id: str
+    option: Option
+    load: LoadView
+    estimate: Estimate | None
+
+
+def explain(
+    facts: RequestFacts, rows: Sequence[Row], head: int, rule: str, rejected: Sequence[Rejection], grade: int
+) -> tuple[str, str]:
+    """Return the rule that decided and the sentence for the chosen row: what set it apart from the next best."""
+    chosen = rows[head]
+    if rule == "pinned":
+        return rule, _line("pinned by the caller" + (f", {_total(chosen)} predicted" if chosen.estimate else ""))
+    best_of = ""
+    if grade:
+        best_of = f"{chosen.option.deployment.precision} is the best precision that can serve this now"
+        better = next((r for r in rejected if r.code in ("down", "breaker", "context", "capability")), None)
+        if better is not None and better.deployment.precision.bits > chosen.option.deployment.precision.bits:
+            best_of += f" ({_short(better.deployment.id)}: {better.reason[:60]})"
+        rule = "best-precision"
+    if len(rows) == 1:
+        return rule, _line(best_of or _only(facts, rejected))
+    runner = rows[0] if head else rows[1]
+    difference = _difference(facts.objective, chosen, runner, rule if not grade else "")
+    return rule, _line(f"{best_of}; {difference}" if best_of else difference)
+
+
+def explain_next(row: Row) -> str:
+    """Return the sentence for a row that is not the first."""
+    if row.tier:
+        behind = _behind(row)
+        return _line(behind if row.estimate is None else f"{row.estimate.total_s:.2f} s predicted; {behind}")
+    estimate = row.estimate
+    assert estimate is not None
+    return f"{estimate.queue_s + estimate.load_s + estimate.prefill_s + estimate.decode_s:.2f} s predicted"
+
+
+def _only(facts: RequestFacts, rejected: Sequence[Rejection]) -> str:
+    for code in _NEAREST:
+        nearest = next((r for r in rejected if r.code == code), None)
+        if nearest is None:
+            continue
+        if code == "selector":
+            return f"only deployment {describe_selector(facts.selector)}"
+        more = sum(r.code == code for r in rejected) - 1
+        return f"only one that can serve this; {_short(nearest.deployment.id)}: {nearest.reason}" + (
+            f" (and {more} more)" if more else ""
+        )
+    return f"only deployment of {_short(facts.model)}"
+
+
+def _difference(objective: Objective, chosen: Row, runner: Row, rule: str) -> str:
+    name = _short(runner.id)
+    if chosen.tier != runner.tier:
+        return f"{name} comes later: {_behind(runner, chosen.tier)}"
+    if chosen.estimate is None or runner.estimate is None:
+        return _unmeasured_difference(chosen, runner)
+    if rule == "prefix":
+        held = f"holds {chosen.load.cached_tokens} tokens of the prompt"
+        return f"{held}: {_total(chosen)} predicted, {name} {_total(runner)} is within the spread"
+    if rule == "last-used":
+        return f"used last: {_total(chosen)} predicted, {name} {_total(runner)} is within the spread"
+    ours, theirs = chosen.estimate, runner.estimate
+    note = _busy(runner)
+    if chosen.cost == runner.cost:
+        return f"as fast as {name} ({_total(chosen)} predicted), first by name"
+    if objective is Objective.TTFT:
+        a, b = _apart(ours.ttft_s, theirs.ttft_s)
+        return f"first token first: {a} predicted, {name} {b}{note}"
+    a, b = _apart(ours.total_s, theirs.total_s)
+    if ours.total_s < theirs.total_s:
+        return f"finishes first: {a} predicted, {name} {b}{note}"
+    lost, lost_there = _apart(ours.cost_to_others_s, theirs.cost_to_others_s)
+    return f"delays others less: by {lost}, {name} by {lost_there} ({a} and {b} predicted)"
+
+
+def _unmeasured_difference(chosen: Row, runner: Row) -> str:
+    name = _short(runner.id)
+    if chosen.cost != runner.cost:
+        precision, other = chosen.option.deployment.precision, runner.option.deployment.precision
+        return f"nothing is measured yet: best precision {precision}, {name} has {other}"
+    if chosen.order != runner.order:
+        return f"nothing is measured yet: {chosen.order} in flight, {name} has {runner.order}"
+    return f"nothing is measured yet: first by name, before {name}"
+
+
+def _behind(row: Row, but: int = 0) -> str:
+    """Say what puts a row behind, leaving out what it has in common with another."""
+    tier = row.tier & ~but
+    if tier & Tier.HOSTED:
+        return "a hosted API"
+    if tier & Tier.MAY_NOT_FIT:
+        return f"the prompt may not fit its context of {row.option.context}"
+    if tier & Tier.LEFT_ALONE:
+        return f"it asked to be left alone for {_seconds(row.load.retry_after_s)}"
+    if tier & Tier.UNMEASURED:
+        return "not measured yet"
+    return f"its context of {row.option.context} may cut the answer"
+
+
+def _busy(row: Row) -> str:
+    estimate = row.estimate
+    if estimate is not None and estimate.load_s > 0.0:
+        return f" (loads {_seconds(estimate.load_s)})"
+    ahead = row.load.inflight + row.load.foreign_running + row.load.foreign_waiting
+    return f" (busy: {ahead} ahead)" if ahead else ""
+
+
+def _total(row: Row) -> str:
+    return _seconds(row.estimate.total_s) if row.estimate else "?"
+
+
+def _seconds(value: float) -> str:
+    """Return a duration with about three digits: ``"0.042 s"``, ``"1.35 s"``, ``"13 s"``."""
+    if value < 0.1:
+        return f"{value:.3f} s"
+    return f"{value:.2f} s" if value < 10.0 else f"{value:.0f} s"
+
+
+def _apart(a: float, b: float) -> tuple[str, str]:
+    """Return two durations so that they read differently when they are."""
+    first, second = _seconds(a), _seconds(b)
+    return (first, second) if first != second else (f"{a:.5g} s", f"{b:.5g} s")
+
+
+def _short(name: str) -> str:
+    """Return a name, its middle left out when it is long."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    half = (_LONGEST_NAME - 3) // 2
+    return f"{name[:half]}...{name[-half:]}"
+
+
+def _line(text: str) -> str:
+    """Return text as one line of printable ASCII, 200 characters at most."""
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(c if c.isascii() and c.isprintable() else "?" for c in text)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."

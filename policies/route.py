@@ -1,0 +1,246 @@
+"""The routing decision: which deployments may serve a request, in which order, and why.
+
+    who may     pinned, selector, capability (``roster``); down, breaker, context; precision
+    order       tier first (below), then the objective's cost, then id; not measured: precision, in flight, id
+    kept        within the spread the deployment that holds the prefix, else the one used last, stays in front, but
+                never before one that is faster in every respect
+
+A tier is what makes a deployment come after all others, however fast it is: a hosted API; a prompt that may not fit
+(estimated, so it is no rejection); an engine that asked to be left alone; no measurement; an answer that may not fit.
+
+Precision, when the caller named none: among the deployments that can serve this request now, 16 bits and better serve,
+and quantised ones that passed their quality regression. Only when there are none of these, the best of the others do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from policies.contention import NOBODY, Beside
+from policies.predict import Predictor
+from policies.reasons import Row, Tier, explain, explain_next
+from policies.roster import Option, Plan, Roster, roster
+from policies.types import (
+    Candidate,
+    Decision,
+    Deployment,
+    Estimate,
+    Health,
+    LoadView,
+    Objective,
+    Operation,
+    Rejection,
+    RequestFacts,
+)
+
+_MARGIN = 0.1
+"""Costs nearer than this (or than the spread, where that is less) do not move a model from where it is."""
+_IDLE = LoadView()
+
+
+@dataclass(frozen=True, slots=True)
+class FleetView:
+    """All that a decision is made from, at one moment.
+
+    ``deployments`` are those of all models, since they slow each other; pass the same tuple until the fleet changes.
+    ``loads`` are by deployment id (a missing one is idle), ``last_used`` gives a model's last deployment id.
+    """
+
+    deployments: tuple[Deployment, ...]
+    loads: Mapping[str, LoadView]
+    predictor: Predictor
+    last_used: Mapping[str, str] = field(default_factory=dict)
+    now: float = 0.0
+
+
+def route(facts: RequestFacts, fleet: FleetView) -> Decision:
+    """Decide who serves a request. Pure: the same arguments give the same decision. An unknown model has no candidates
+    and no rejections."""
+    known = roster(fleet.deployments)
+    plan = known.plan(facts)
+    rejected = list(plan.rejected)
+    grade, admitted = _admit(facts, plan, fleet.loads, rejected)
+    if not admitted:
+        return Decision((), tuple(rejected), "none")
+    rows = _rank(facts, fleet, known, admitted)
+    head, rule = _choose(facts, rows, fleet.last_used.get(facts.model))
+    rule, reason = explain(facts, rows, head, rule, rejected, grade)
+    candidates = [Candidate(rows[head].option.deployment, rows[head].estimate, reason)]
+    candidates += [
+        Candidate(row.option.deployment, row.estimate, explain_next(row)) for i, row in enumerate(rows) if i != head
+    ]
+    return Decision(tuple(candidates), tuple(rejected), rule)
+
+
+def _admit(
+    facts: RequestFacts, plan: Plan, loads: Mapping[str, LoadView], rejected: list[Rejection]
+) -> tuple[int, list[tuple[Option, LoadView]]]:
+    """Return the best precision grade that can serve this now, and who has it; add the others to ``rejected``."""
+    least = facts.prompt_tokens if facts.counted else min(facts.prompt_tokens, facts.prompt_tokens_least)
+    if facts.operation is not Operation.EMBEDDINGS:
+        least += 1
+    able: list[tuple[Option, LoadView]] = []
+    best: int | None = None
+    for option in plan.options:
+        load = loads.get(option.id, _IDLE)
+        rejection = None
+        if load.health is Health.DOWN:
+            rejection = Rejection(option.deployment, "down", f"down: {load.note}" if load.note else "down")
+        elif load.breaker_open:
+            rejection = Rejection(option.deployment, "breaker", "failed repeatedly and is being left alone")
+        elif least > option.context:
+            rejection = Rejection(option.deployment, "context", _too_long(facts, option.context))
+        if rejection is not None:
+            rejected.append(rejection)
+            continue
+        able.append((option, load))
+        if not option.deployment.hosted and (best is None or option.grade < best):
+            best = option.grade
+    best = best or 0
+    if all(option.grade <= best for option, _ in able):
+        return best, able
+    serving = next(o.deployment for o, _ in able if o.grade == best and not o.deployment.hosted)
+    admitted = []
+    for option, load in able:
+        if option.grade <= best:
+            admitted.append((option, load))
+        else:
+            rejected.append(Rejection(option.deployment, "precision", _worse(option.deployment, serving)))
+    return best, admitted
+
+
+def _rank(facts: RequestFacts, fleet: FleetView, known: Roster, admitted: list[tuple[Option, LoadView]]) -> list[Row]:
+    """Return the admitted in the order of tier and cost."""
+    predictor, now = fleet.predictor, fleet.now
+    around = _Neighbourhood(known, fleet) if known.shared else None
+    prompt = facts.prompt_tokens
+    generates = facts.operation is not Operation.EMBEDDINGS
+    whole = prompt + (facts.max_output or facts.expected_output) if generates else prompt
+    rows = []
+    for option, load in admitted:
+        deployment = option.deployment
+        beside = NOBODY if around is None or option.area < 0 else around.beside(option)
+        estimate = predictor.estimate(facts, deployment, load, now, beside)
+        tier = 0
+        if whole > option.context:
+            tier = Tier.MAY_NOT_FIT if prompt + generates > option.context else Tier.CUT
+        if load.retry_after_s > 0.0:
+            tier |= Tier.LEFT_ALONE
+        if deployment.hosted:
+            tier |= Tier.HOSTED
+        if estimate is None:
+            rows.append(
+                Row(tier | Tier.UNMEASURED, -deployment.precision.rank, load.inflight, option.id, option, load, None)
+            )
+        else:
+            rows.append(Row(tier, _cost(facts.objective, estimate), 0, option.id, option, load, estimate))
+    rows.sort()
+    return rows
+
+
+def _cost(objective: Objective, estimate: Estimate) -> float:
+    """Seconds to compare by, rounded so that equals tie and are ordered by id."""
+    if objective is Objective.TTFT:
+        return round(estimate.queue_s + estimate.load_s + estimate.prefill_s, 9)
+    weight = 0.5 if objective is Objective.LATENCY else 1.0
+    return round(
+        estimate.queue_s
+        + estimate.load_s
+        + estimate.prefill_s
+        + estimate.decode_s
+        + weight * estimate.cost_to_others_s,
+        9,
+    )
+
+
+def _choose(facts: RequestFacts, rows: list[Row], last_used: str | None) -> tuple[int, str]:
+    """Return the place of the one to be tried first, and the rule that put it there."""
+    best = rows[0]
+    if facts.pinned:
+        return 0, "pinned"
+    if best.estimate is None:
+        return 0, "unmeasured"
+    if len(rows) == 1:
+        return 0, "only"
+    limit = best.cost * (1.0 + min(_MARGIN, best.estimate.spread))
+    near = 1
+    while near < len(rows) and rows[near].tier == best.tier and rows[near].cost <= limit:
+        near += 1
+    if near == 1:
+        return 0, "fastest"
+    holder = max(range(near), key=lambda i: (rows[i].load.cached_tokens, -i))
+    if rows[holder].load.cached_tokens > 0:
+        return (holder, "prefix") if holder and _stands(rows, holder) else (0, "fastest")
+    kept = next((i for i in range(1, near) if rows[i].id == last_used), 0)
+    return (kept, "last-used") if kept and _stands(rows, kept) else (0, "fastest")
+
+
+def _stands(rows: list[Row], place: int) -> bool:
+    """Return whether nobody before that place is faster in every respect."""
+    kept = rows[place].estimate
+    assert kept is not None
+    for row in rows[:place]:
+        other = row.estimate
+        if (
+            other is not None
+            and other.ttft_s < kept.ttft_s
+            and other.total_s < kept.total_s
+            and other.cost_to_others_s <= kept.cost_to_others_s
+        ):
+            return False
+    return True
+
+
+class _Neighbourhood:
+    """What runs on each set of devices at this moment, summed once for all options."""
+
+    __slots__ = ("_overlaps", "_sums", "_works")
+
+    def __init__(self, known: Roster, fleet: FleetView) -> None:
+        self._overlaps = known.overlaps
+        self._works: dict[str, Beside] = {}
+        self._sums: dict[int, list[float]] = {}
+        loads, predictor, now = fleet.loads, fleet.predictor, fleet.now
+        for deployment, area in known.shared:
+            load = loads.get(deployment.id, _IDLE)
+            if not load.inflight and not load.foreign_running and not load.foreign_waiting:
+                continue
+            work = predictor.work(deployment, load, now)
+            self._works[deployment.id] = work
+            for i in self._overlaps[area]:
+                sums = self._sums.setdefault(i, [0.0, 0.0, 0.0, 0.0, 0.0])
+                sums[0] += work.decoding
+                sums[1] += work.prefilling
+                sums[2] += work.decode_s
+                sums[3] += work.prefill_s
+                sums[4] += 1.0
+
+    def beside(self, option: Option) -> Beside:
+        """Return what the other deployments on an option's hardware do."""
+        sums = self._sums.get(option.area)
+        if sums is None:
+            return NOBODY
+        decoding, prefilling, decode_s, prefill_s, busy = sums
+        own = self._works.get(option.id)
+        if own is None:
+            return Beside(decoding, prefilling, decode_s, prefill_s)
+        if busy == 1.0:
+            return NOBODY
+        return Beside(
+            max(0.0, decoding - own.decoding),
+            max(0.0, prefilling - own.prefilling),
+            max(0.0, decode_s - own.decode_s),
+            max(0.0, prefill_s - own.prefill_s),
+        )
+
+
+def _too_long(facts: RequestFacts, context: int) -> str:
+    length = f"{facts.prompt_tokens} tokens" if facts.counted else f"at least {facts.prompt_tokens_least} tokens"
+    return f"the prompt has {length}, its context is {context}"
+
+
+def _worse(deployment: Deployment, serving: Deployment) -> str:
+    serves = f"{serving.id} serves with {serving.precision}"
+    runs = "its precision is unknown" if deployment.precision.bits == 0 else f"runs {deployment.precision}"
+    return f"{runs} (quality {deployment.quality}) and {serves}; ask for it by @{deployment.id}"
