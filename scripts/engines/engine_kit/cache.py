@@ -20,8 +20,8 @@ LOCK_POLL_S = 0.2
 
 
 def root() -> Path:
-    """The cache folder: `PACELINE_ENGINES`, else `paceline/engines` in the user's cache folder."""
-    if chosen := os.environ.get("PACELINE_ENGINES"):
+    """The cache folder: `ENGINE_KIT_CACHE`, else `paceline/engines` in the user's cache folder."""
+    if chosen := os.environ.get("ENGINE_KIT_CACHE"):
         return Path(chosen).expanduser().absolute()
     cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(cache).expanduser().absolute() / "paceline" / "engines"

@@ -13,7 +13,7 @@ from engine_kit.process import say
 
 _EPILOG = """\
 The result's path is the only thing on stdout; progress goes to stderr. Results are kept in {root}
-(PACELINE_ENGINES chooses another folder). Exit status: 0 made or there already; 75 cannot be had here now
+(ENGINE_KIT_CACHE chooses another folder). Exit status: 0 made or there already; 75 cannot be had here now
 (a registry does not answer, a tool is missing); 1 anything else."""
 
 
