@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from collections.abc import Callable
 from typing import NoReturn
@@ -38,6 +39,7 @@ def run(
     )
     arguments(parser)
     chosen = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that children are ended too
     sys.exit(_make(artifact(chosen), check=chosen.check, lock_limit_s=chosen.lock_limit_s))
 
 
@@ -53,4 +55,6 @@ def _make(wanted: Artifact, *, check: bool, lock_limit_s: float) -> int:
     except OSError as error:
         say(f"{wanted.name}: {error}")
         return FAILED
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
     return OK
