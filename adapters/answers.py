@@ -27,7 +27,7 @@ _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
-class _EngineAnswer(Answer):
+class EngineAnswer(Answer):
     """Holds the response, names the engine in each error, and closes when one is raised."""
 
     def __init__(self, response: Response, engine: str, outcome: Outcome) -> None:
@@ -54,7 +54,7 @@ class _EngineAnswer(Answer):
     async def _read(self) -> bytes | None: ...
 
 
-class StreamAnswer(_EngineAnswer):
+class StreamAnswer(EngineAnswer):
     """Events as they arrive, made ready for the client by a Relay."""
 
     streamed = True
@@ -99,7 +99,7 @@ class JoinedAnswer(Answer):
 
     streamed = False
 
-    def __init__(self, stream: StreamAnswer, operation: Operation) -> None:
+    def __init__(self, stream: EngineAnswer, operation: Operation) -> None:
         self.outcome = stream.outcome
         self._stream = stream
         self._join = Join(operation)
@@ -136,7 +136,7 @@ class JoinedAnswer(Answer):
         return Broken(message, engine=self._stream.engine)
 
 
-class WholeAnswer(_EngineAnswer):
+class WholeAnswer(EngineAnswer):
     """One JSON body, read to its end, the model's name replaced; all its other fields byte for byte."""
 
     streamed = False

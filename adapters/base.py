@@ -17,7 +17,7 @@ class Endpoint:
     ``api_key`` is sent as a bearer token. ``precision`` and ``scheme`` are the operator's word, used where the engine
     does not tell; ``models`` maps an engine's model name to the logical name. ``options`` are fields added to each
     request body that does not have them. ``tokenizer_dir`` (and ``model_dir``) is a readable model folder, if any.
-    ``slots`` and ``capabilities`` (names of ``Capability``) are the operator's word too, for engines that tell neither.
+    ``slots`` is the operator's word too, for engines that do not tell.
     """
 
     name: str
@@ -29,7 +29,6 @@ class Endpoint:
     options: dict[str, object] = field(default_factory=dict)
     model_dir: str = ""
     slots: int | None = None
-    capabilities: tuple[str, ...] = ()
     verify_tls: bool = True
     connect_timeout_s: float = 3.0
     first_byte_timeout_s: float = 600.0

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
+from adapters.answers import JoinedAnswer
 from adapters.base import Adapter, Answer, Call, Endpoint, EngineDescription, EngineLoad
 from adapters.errors import Broken, EngineError, Rejected
 from adapters.ollama.api import Installed, Ps, Show, Tags, Version, ask
@@ -124,7 +125,8 @@ class OllamaAdapter(Adapter):
             raise
         if call.operation is Operation.EMBEDDINGS:
             return OllamaEmbedding(response, call, turn, engine=engine)
-        return OllamaStream(response, call, turn, engine=engine)
+        stream = OllamaStream(response, call, turn, engine=engine)
+        return stream if call.stream else JoinedAnswer(stream, call.operation)
 
     def _too_long(self, request: NativeRequest, fault: OllamaFault, context: int) -> Rejected:
         tokens = str(fault.prompt_tokens) if fault.prompt_tokens else f"about {request.need.prompt}"

@@ -52,7 +52,7 @@ def description(
         precision_from="nobody" if precision is Precision.UNKNOWN else source,
         context=fixed if isinstance(fixed, int) else show.context,
         slots=endpoint.slots or 1,
-        capabilities=capabilities(show, version) | {Capability(word) for word in endpoint.capabilities},
+        capabilities=capabilities(show, version),
         digest=installed.digest,
         resident=resident,
         settings=" ".join(f"{option}={options[option]}" for option in sorted(options)),

@@ -10,8 +10,9 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
-from adapters.base import Answer, Call, Outcome
-from adapters.errors import Broken, EngineError
+from adapters.answers import EngineAnswer
+from adapters.base import Call, Outcome
+from adapters.errors import Broken, Interrupted
 from adapters.ollama.turn import Turn
 from adapters.response import Response
 
@@ -24,35 +25,28 @@ class _Embedded(msgspec.Struct):
     load_duration: int = 0
 
 
-class OllamaEmbedding(Answer):
+class OllamaEmbedding(EngineAnswer):
     """The vectors, as JSON numbers untouched, or as base64 of little-endian 32-bit floats when the client asks so."""
 
     streamed = False
 
     def __init__(self, response: Response, call: Call, turn: Turn, *, engine: str) -> None:
-        self.outcome = Outcome()
-        self._response = response
-        self._model = call.model
-        self._engine = engine
-        self._as_base64 = call.body.get("encoding_format") == "base64"
+        super().__init__(response, engine, Outcome())
         self._turn = turn
+        self._model = call.model
+        self._as_base64 = call.body.get("encoding_format") == "base64"
 
-    async def read(self) -> bytes | None:
+    async def _read(self) -> bytes | None:
         if self.outcome.whole:
             self.close()
             return None
         try:
             return self._translate(await self._response.read(_ANSWER_LIMIT))
-        except EngineError as error:
-            error.engine = self._engine
-            self.close()
-            raise
-        except BaseException:
-            self.close()
-            raise
+        except Interrupted as error:
+            raise Broken(error.message) from error
 
     def close(self) -> None:
-        self._response.close()
+        super().close()
         self._turn.over()
 
     def _translate(self, data: bytes) -> bytes:
@@ -60,7 +54,7 @@ class OllamaEmbedding(Answer):
             embedded = msgspec.json.decode(data, type=_Embedded)
             vectors = [_as_base64(vector) for vector in embedded.embeddings] if self._as_base64 else embedded.embeddings
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Broken(f"{self._engine} answered with something else than embeddings: {error}") from None
+            raise Broken(f"{self.engine} answered with something else than embeddings: {error}") from None
         tokens = embedded.prompt_eval_count
         answer = {
             "object": "list",

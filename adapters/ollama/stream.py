@@ -7,7 +7,8 @@ from typing import Final
 
 import msgspec
 
-from adapters.base import Answer, Call, Outcome
+from adapters.answers import EngineAnswer
+from adapters.base import Call, Outcome
 from adapters.errors import Broken, EngineError, Interrupted
 from adapters.ollama.errors import fault_error, unwrap_text
 from adapters.ollama.events import DONE, events_for
@@ -23,18 +24,16 @@ _LOOPING: Final = 30
 """Ollama ends an answer without its last line when one token came more than 30 times in a row."""
 
 
-class OllamaStream(Answer):
-    """A stream of one answer."""
+class OllamaStream(EngineAnswer):
+    """A stream of one answer, in events."""
 
     streamed = True
 
     def __init__(self, response: Response, call: Call, turn: Turn, *, engine: str) -> None:
-        self.outcome = Outcome()
-        self._response = response
-        self._engine = engine
+        super().__init__(response, engine, Outcome())
         self._turn = turn
         self._events = events_for(call)
-        self._wants_usage = call.include_usage
+        self._wants_usage = call.include_usage or not call.stream
         self._now = asyncio.get_running_loop().time
         self._rest = b""
         self._last = b""
@@ -42,34 +41,31 @@ class OllamaStream(Answer):
         self._delivered = False
         self._error: EngineError | None = None
 
-    async def read(self) -> bytes | None:
+    async def _read(self) -> bytes | None:
+        if self._error is not None:
+            raise self._error
+        if self.outcome.whole:
+            await self._drain()
+            return None
         try:
-            if self.outcome.whole:
-                await self._drain()
-                return None
-            if self._error is not None:
-                raise self._error
             data = await self._response.read_some()
-            events = self._lines(data) if data else self._ended()
-        except EngineError as error:
-            error.engine = self._engine
-            self.close()
-            raise
-        except BaseException:
-            self.close()
-            raise
+        except Interrupted as error:
+            if self._delivered:
+                raise
+            raise Broken(error.message) from error  # the client has nothing of it: another engine may be asked
+        events = self._lines(data) if data else self._end()
         self._delivered = self._delivered or bool(events)
         return events
 
     def close(self) -> None:
-        self._response.close()
+        super().close()
         self._turn.over()
 
     def _lines(self, data: bytes) -> bytes:
         lines = (self._rest + data).split(b"\n")
         self._rest = lines.pop()
         if len(self._rest) > _LINE_LIMIT:
-            raise Broken(f"{self._engine} sent a line of more than {_LINE_LIMIT} bytes")
+            raise Broken(f"{self.engine} sent a line of more than {_LINE_LIMIT} bytes")
         out: list[bytes] = []
         try:
             out.extend(self._line(line) for line in lines if line and not self.outcome.whole)
@@ -79,7 +75,7 @@ class OllamaStream(Answer):
             self._error = error
         return out[0] if len(out) == 1 else b"".join(out)
 
-    def _ended(self) -> bytes:
+    def _end(self) -> bytes:
         """The body is over, and no line has said that the answer is."""
         rest, self._rest = self._rest, b""
         out = self._line(rest) if rest.strip() else b""
@@ -88,14 +84,14 @@ class OllamaStream(Answer):
         if self._repeats >= _LOOPING:
             return out + self._finish(Line(done=True, done_reason="length"))
         kind = Interrupted if self._delivered or out else Broken
-        raise kind(f"{self._engine} ended its answer without its last line")
+        raise kind(f"{self.engine} ended its answer without its last line")
 
     def _line(self, data: bytes) -> bytes:
         try:
             line = decode_line(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             kind = Interrupted if self._delivered else Broken
-            raise kind(f"{self._engine} sent a line that is not Ollama's JSON: {error}") from None
+            raise kind(f"{self.engine} sent a line that is not Ollama's JSON: {error}") from None
         if line.error:
             raise self._fault(line)
         message = line.message
@@ -121,8 +117,8 @@ class OllamaStream(Answer):
     def _fault(self, line: Line) -> EngineError:
         fault = unwrap_text(line.error)
         if self._delivered:
-            return Interrupted(f"{self._engine} broke off its answer: {fault.text}")
-        return fault_error(line.status, fault, self._engine)
+            return Interrupted(f"{self.engine} broke off its answer: {fault.text}")
+        return fault_error(line.status, fault, self.engine)
 
     def _finish(self, line: Line) -> bytes:
         outcome = self.outcome

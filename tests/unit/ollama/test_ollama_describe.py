@@ -97,13 +97,12 @@ async def test_the_operator_fills_in_what_ollama_does_not_tell(ollama) -> None:
     ollama.engine.routes["GET /api/tags"] = whole(tags)
     ollama.engine.routes["POST /api/show"] = whole({"capabilities": ["completion"], "model_info": {}})
     endpoint = Endpoint(
-        "here", ollama.engine.url, precision=Precision.INT8, scheme="custom", slots=4, capabilities=("tools",)
+        "here", ollama.engine.url, precision=Precision.INT8, scheme="custom", slots=4
     )
     adapter = OllamaAdapter(endpoint)
     (model,) = (await adapter.describe()).models
     assert (model.precision, model.scheme, model.precision_from) == (Precision.INT8, "custom", "configuration")
     assert (model.slots, model.context, model.engine_model) == (4, None, "odd:7b")
-    assert Capability.TOOLS in model.capabilities
     await adapter.aclose()
 
 

@@ -80,6 +80,27 @@ async def test_usage_is_shown_only_to_those_who_asked(ollama) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+async def test_recorded_answer_is_joined_for_a_client_that_does_not_stream(ollama, version: str) -> None:
+    ollama.engine.next(recorded(f"ollama/{version}/chat_stream"), recorded(f"ollama/{version}/tool_call_stream"))
+    answer = await ollama.adapter.send(call(engine_model="smollm2", stream=False))
+    assert not answer.streamed
+    body = json.loads(await read_all(answer))
+    assert body["object"] == "chat.completion"
+    assert body["model"] == "asked-for"
+    (choice,) = body["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["message"]["content"].startswith("Hello there")
+    assert choice["finish_reason"] == "length"
+    assert body["usage"] == {"prompt_tokens": 12, "completion_tokens": 8, "total_tokens": 20}
+    assert ollama.engine.requests[0].json["stream"] is True
+
+    answer = await ollama.adapter.send(call(engine_model="smollm2", stream=False))
+    (choice,) = json.loads(await read_all(answer))["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"]["tool_calls"][0]["function"] == {"name": "get_time", "arguments": '{"city":"Paris"}'}
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 async def test_recorded_tool_call_gets_string_arguments_and_its_finish_reason(ollama, version: str) -> None:
     chunks, outcome = await stream_of(ollama, recorded(f"ollama/{version}/tool_call_stream"))
     made = [made for chunk in chunks for made in chunk["choices"][0]["delta"].get("tool_calls", [])]

@@ -1,0 +1,86 @@
+"""The adapter for LM Studio: its own REST interface tells what a model is, OpenAI's protocol does the work."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final
+
+import msgspec
+
+from adapters.base import EngineDescription, EngineLoad, ModelDescription
+from adapters.errors import Broken
+from adapters.openai_protocol import OpenAIAdapter
+from adapters.precision_names import precision_named
+from policies.types import Capability, Precision
+
+_MODELS: Final = "/api/v0/models"
+# It takes json_schema but refuses json_object; n and logprobs it has not.
+_TEXT: Final = frozenset([Capability.CHAT, Capability.COMPLETION, Capability.JSON_SCHEMA])
+_BY_TYPE: Final = {
+    "llm": _TEXT,
+    "vlm": _TEXT | {Capability.VISION},
+    "embeddings": frozenset([Capability.EMBEDDINGS]),
+}
+
+
+class _Model(msgspec.Struct):
+    id: str
+    type: str = "llm"
+    arch: str = ""
+    compatibility_type: str = ""
+    quantization: str = ""
+    state: str = "loaded"
+    max_context_length: int | None = None
+    loaded_context_length: int | None = None
+    capabilities: list[str] = []
+
+    @property
+    def loaded(self) -> bool:
+        return self.state == "loaded"
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class LmStudioAdapter(OpenAIAdapter):
+    """One LM Studio. It loads a model that is not resident when it is asked for."""
+
+    kind: ClassVar[str] = "lmstudio"
+    label: ClassVar[str] = "LM Studio"
+    default_port: ClassVar[int | None] = 1234
+
+    async def describe(self) -> EngineDescription:
+        models = tuple(self._describe(model) for model in await self._models() if model.type in _BY_TYPE)
+        return EngineDescription(self.kind, self.label, "", models)
+
+    async def load(self) -> EngineLoad:
+        """Only which models are resident: it has no gauges."""
+        return EngineLoad(resident=frozenset(model.id for model in await self._models() if model.loaded))
+
+    async def _models(self) -> list[_Model]:
+        body = await self._ask("GET", _MODELS)
+        try:
+            return msgspec.json.decode(body, type=_Models).data
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            name = self.endpoint.name
+            raise Broken(f"its answer to {_MODELS} is not LM Studio's: {error}", engine=name) from error
+
+    def _describe(self, model: _Model) -> ModelDescription:
+        precision, scheme = precision_named("", model.quantization)
+        source = "engine"
+        if precision is Precision.UNKNOWN and self.endpoint.precision is not None:
+            precision, source = self.endpoint.precision, "configuration"
+        capabilities = _BY_TYPE[model.type]
+        if "tool_use" in model.capabilities:
+            capabilities |= {Capability.TOOLS}
+        return ModelDescription(
+            engine_model=model.id,
+            precision=precision,
+            scheme=scheme or self.endpoint.scheme,
+            precision_from="nobody" if precision is Precision.UNKNOWN else source,
+            context=(model.loaded_context_length if model.loaded else None) or model.max_context_length,
+            slots=self.endpoint.slots or 1,
+            capabilities=capabilities,
+            resident=model.loaded,
+            settings=f"runtime={model.compatibility_type}" if model.compatibility_type else "",
+        )

@@ -1,0 +1,154 @@
+"""The adapter for engines that speak OpenAI's protocol and need none of their own: see ``adapters.quirks``."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import msgspec
+
+from adapters.base import Endpoint, EngineDescription, EngineLoad, ModelDescription
+from adapters.errors import Broken
+from adapters.openai_protocol import OpenAIAdapter
+from adapters.precision_names import precision_named
+from adapters.quirks import FLAVOURS, Flavour
+from adapters.recognise import kind_at
+from policies.types import Precision
+
+
+class OpenAICompatibleAdapter(OpenAIAdapter):
+    """Any engine with ``/v1/models`` and ``/v1/chat/completions``. Recognises what it is when it is first described.
+
+    Capabilities are few unless the engine is a known one: an operator who knows better says so in the configuration.
+    """
+
+    kind: ClassVar[str] = "openai"
+    label: ClassVar[str] = "OpenAI-compatible"
+    always_stream: ClassVar[bool] = True  # the only way to make an unknown engine notice that its client has left
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._take(self.kind)
+
+    def _take(self, kind: str) -> None:
+        self._kind = kind
+        self._flavour: Flavour = FLAVOURS.get(kind, FLAVOURS["openai"])
+
+    async def describe(self) -> EngineDescription:
+        if self._kind == "openai":
+            self._take(await kind_at(self._transport))
+        cards = await self._cards()
+        about: dict[str, Any] = {}
+        for path in self._flavour.info:
+            about.update(await self._ask_if_there(path))
+        version = about.get(self._flavour.version)
+        models = tuple(self._describe(name, {**card, **about}) for name, card in cards.items())
+        known = self._kind in FLAVOURS
+        return EngineDescription(
+            self._kind if known else self.kind,
+            self._flavour.label,
+            version if isinstance(version, str) else "",
+            models,
+        )
+
+    async def load(self) -> EngineLoad:
+        """No gauges: only that it answers."""
+        await self._cards()
+        return EngineLoad()
+
+    async def _cards(self) -> dict[str, dict[str, Any]]:
+        """The models of ``/v1/models``: name → card. Of an engine with one model at a time, only that one."""
+        body = await self._ask("GET", "/v1/models")
+        default = self._flavour.default_model
+        if not body and default:
+            return {default: {}}
+        try:
+            data = msgspec.json.decode(body, type=dict[str, Any]).get("data") or []
+            cards = {card["id"]: card for card in data}
+        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
+            raise Broken("its answer to /v1/models is no list of models", engine=self.endpoint.name) from error
+        if default and len(cards) != 1:
+            return {default: {}}
+        return cards
+
+    def _describe(self, name: str, about: dict[str, Any]) -> ModelDescription:
+        flavour, endpoint = self._flavour, self.endpoint
+        precision, scheme = precision_named(_text(about, flavour.dtype), _text(about, flavour.quantization))
+        source = "engine"
+        if precision is Precision.UNKNOWN and endpoint.precision is not None:
+            precision, source = endpoint.precision, "configuration"
+        return ModelDescription(
+            engine_model=name,
+            precision=precision,
+            scheme=scheme or endpoint.scheme,
+            precision_from="nobody" if precision is Precision.UNKNOWN else source,
+            context=_number(about, flavour.context),
+            slots=endpoint.slots or flavour.slots,
+            capabilities=flavour.capabilities,
+        )
+
+
+class MlxAdapter(OpenAICompatibleAdapter):
+    """``mlx_lm.server``."""
+
+    kind = "mlx"
+    label = "MLX"
+    default_port = 8080
+
+
+class SglangAdapter(OpenAICompatibleAdapter):
+    """SGLang."""
+
+    kind = "sglang"
+    label = "SGLang"
+    default_port = 30000
+
+
+class TgiAdapter(OpenAICompatibleAdapter):
+    """Text Generation Inference."""
+
+    kind = "tgi"
+    label = "TGI"
+    default_port = 8080
+
+
+class TrtllmAdapter(OpenAICompatibleAdapter):
+    """TensorRT-LLM's ``trtllm-serve``."""
+
+    kind = "trtllm"
+    label = "TensorRT-LLM"
+    default_port = 8000
+
+
+class LlamafileAdapter(OpenAICompatibleAdapter):
+    """llamafile."""
+
+    kind = "llamafile"
+    label = "llamafile"
+    default_port = 8080
+
+
+class KoboldcppAdapter(OpenAICompatibleAdapter):
+    """KoboldCpp."""
+
+    kind = "koboldcpp"
+    label = "KoboldCpp"
+    default_port = 5001
+
+
+def _values(about: dict[str, Any], keys: tuple[str, ...]) -> list[Any]:
+    """What stands under the keys; a dot leads into an object."""
+    found = []
+    for key in keys:
+        value: Any = about
+        for name in key.split("."):
+            value = value.get(name) if isinstance(value, dict) else None
+        found.append(value)
+    return found
+
+
+def _text(about: dict[str, Any], keys: tuple[str, ...]) -> str:
+    return next((value for value in _values(about, keys) if isinstance(value, str) and value), "")
+
+
+def _number(about: dict[str, Any], keys: tuple[str, ...]) -> int | None:
+    return next((value for value in _values(about, keys) if isinstance(value, int) and value > 0), None)
