@@ -14,14 +14,12 @@ number of neighbours, and it never falls when neighbours or work are added, whic
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from policies.types import Hardware, PairSample
 
-SAME_DECODING, SAME_PREFILLING, OTHER_DECODING, OTHER_PREFILLING = range(4)
 KINDS = ("same_decoding", "same_prefilling", "other_decoding", "other_prefilling")
-"""Kinds of neighbours, named as in ``Observation.neighbours``."""
+"""Kinds of neighbours, named as in ``Observation.neighbours``; all excess values stand in this order."""
 
 CPU_START = ((0.0, 0.78, 2.93, 2.11), (0.30, 23.0, 3.80, 5.86))
 """Excess of prefill and of decode beside one neighbour of each kind, on shared cores. Measured with llama.cpp on 2
@@ -33,7 +31,10 @@ pair is measured."""
 
 _MOST_EXCESS = 60.0
 _RATE = 0.2
-_OUTLIER = 1.0
+_OUTLIER = 0.5
+"""Relative errors count up to this size."""
+_LEAST_SHARE = 0.25
+"""Share of a phase that must have had neighbours for it to teach anything about them."""
 
 
 class Beside(NamedTuple):
@@ -49,8 +50,7 @@ class Beside(NamedTuple):
 NOBODY = Beside()
 
 
-@dataclass(frozen=True, slots=True)
-class Around:
+class Around(NamedTuple):
     """All neighbours that a request would have, and the work in seconds that they owe.
 
     ``decoding_later`` counts all of the same engine's requests: those that prefill now will decode.
@@ -91,67 +91,86 @@ class Contention:
         return contention
 
     def factor(self, phase: str, neighbours: Mapping[str, float]) -> float:
-        """Return how much longer a phase (``"prefill"``, ``"decode"``) takes beside mean numbers of neighbours."""
-        excess = self._prefill if phase == "prefill" else self._decode
-        return 1.0 + sum(excess[i] * neighbours.get(kind, 0.0) for i, kind in enumerate(KINDS))
+        """Return how much longer a phase (``"prefill"``, ``"decode"``) takes beside mean numbers of neighbours.
+
+        A mean below one is taken as one neighbour for that share of the time: progress then has two speeds.
+        """
+        share, excess = self._while_active(phase, neighbours)
+        return 1.0 / ((1.0 - share) + share / (1.0 + excess))
 
     def learn(self, phase: str, neighbours: Mapping[str, float], actual_factor: float) -> None:
-        """Correct a phase's excess by what a request showed: normalised least mean squares, outliers clipped."""
-        excess = self._prefill if phase == "prefill" else self._decode
-        beside = [neighbours.get(kind, 0.0) for kind in KINDS]
-        power = sum(n * n for n in beside)
-        if power <= 0.0:
+        """Correct a phase's excess by what a request showed: normalised least mean squares, outliers clipped.
+
+        Requests that were alone for most of the time say too little.
+        """
+        share, expected = self._while_active(phase, neighbours)
+        if share < _LEAST_SHARE or actual_factor <= 0.0:
             return
-        expected = self.factor(phase, neighbours)
-        error = max(-_OUTLIER, min(_OUTLIER, actual_factor / expected - 1.0)) * expected
+        speed = 1.0 / actual_factor - (1.0 - share)
+        shown = share / speed - 1.0 if speed > 0.0 else _MOST_EXCESS
+        error = max(-_OUTLIER, min(_OUTLIER, (shown - expected) / (1.0 + expected))) * (1.0 + expected)
+        beside = [neighbours.get(kind, 0.0) / share for kind in KINDS]
+        power = sum(n * n for n in beside)
+        excess = self._prefill if phase == "prefill" else self._decode
         for i, n in enumerate(beside):
-            excess[i] = _limit(excess[i] + _RATE * error * n / max(power, 0.25))
+            excess[i] = _limit(excess[i] + _RATE * share * error * n / power)
         self._caps = _caps(self._prefill, self._decode)
 
-    def lost(self, around: Around, queue_s: float, prefill_s: float, decode_s: float) -> tuple[float, float]:
-        """Return the seconds that a request loses to its neighbours: until its first token, and in all.
+    def _while_active(self, phase: str, neighbours: Mapping[str, float]) -> tuple[float, float]:
+        """Return the share of the time with neighbours, and the excess during that time."""
+        excess = self._prefill if phase == "prefill" else self._decode
+        share = min(1.0, sum(neighbours.get(kind, 0.0) for kind in KINDS))
+        if share <= 0.0:
+            return 0.0, 0.0
+        return share, sum(excess[i] * neighbours.get(kind, 0.0) for i, kind in enumerate(KINDS)) / share
 
-        ``queue_s`` of work ahead in the same engine is slowed by other engines as decoding is.
+    def effects(self, around: Around, queue_s: float, prefill_s: float, decode_s: float) -> tuple[float, float, float]:
+        """Return the seconds that a request loses to its neighbours until its first token, those that it loses in all,
+        and those that its neighbours lose to it, together.
+
+        ``queue_s`` of work ahead in the same engine is slowed by other engines as decoding is. What is lost to one kind
+        of neighbour in both phases is bounded by its work once. Neighbours in other engines are taken to be slowed as
+        this one would be in their place.
         """
-        p, d, caps = self._prefill, self._decode, self._caps
-        n, work = around.decoding, around.decode_s
-        first = min(n * prefill_s * p[0], work * caps[0][0])
-        total = min(first + min(around.decoding_later * decode_s * d[0], work * caps[1][0]), work * caps[2][0])
-        n, work = around.prefilling, around.prefill_s
-        if n:
-            before = min(n * prefill_s * p[1], work * caps[0][1])
+        decoding, decoding_later, prefilling, owed_decode_s, owed_prefill_s, beside = around
+        p, d = self._prefill, self._decode
+        in_prefill, in_decode, in_both = self._caps
+        first = total = cost = 0.0
+        if decoding_later:
+            first = _least(decoding * prefill_s * p[0], owed_decode_s * in_prefill[0])
+            later = _least(decoding_later * decode_s * d[0], owed_decode_s * in_decode[0])
+            total = _least(first + later, owed_decode_s * in_both[0])
+            cost = _least(owed_decode_s * d[1], decoding * prefill_s * in_decode[1])
+            cost += _least(owed_decode_s * d[0], decoding * decode_s * in_decode[0])
+        if prefilling:
+            before = _least(prefilling * prefill_s * p[1], owed_prefill_s * in_prefill[1])
+            later = _least(prefilling * decode_s * d[1], owed_prefill_s * in_decode[1])
             first += before
-            total += min(before + min(n * decode_s * d[1], work * caps[1][1]), work * caps[2][1])
-        beside = around.beside
-        if beside is not NOBODY:
-            for n, work, kind in (
-                (beside.decoding, beside.decode_s, OTHER_DECODING),
-                (beside.prefilling, beside.prefill_s, OTHER_PREFILLING),
-            ):
-                until_first = n * (queue_s * d[kind] + prefill_s * p[kind])
-                first += min(until_first, work * caps[2][kind])
-                total += min(until_first + n * decode_s * d[kind], work * caps[2][kind])
-        return first, total
+            total += _least(before + later, owed_prefill_s * in_both[1])
+            cost += _least(owed_prefill_s * p[1], prefilling * prefill_s * in_prefill[1])
+            cost += _least(owed_prefill_s * p[0], prefilling * decode_s * in_prefill[0])
+        if beside is NOBODY:
+            return first, total, cost
+        decoding, prefilling, owed_decode_s, owed_prefill_s = beside
+        if decoding:
+            before = decoding * (queue_s * d[2] + prefill_s * p[2])
+            most = owed_decode_s * in_both[2]
+            first += _least(before, most)
+            total += _least(before + decoding * decode_s * d[2], most)
+            cost += _least(owed_decode_s * d[3], decoding * prefill_s * in_decode[3])
+            cost += _least(owed_decode_s * d[2], decoding * decode_s * in_decode[2])
+        if prefilling:
+            before = prefilling * (queue_s * d[3] + prefill_s * p[3])
+            most = owed_prefill_s * in_both[3]
+            first += _least(before, most)
+            total += _least(before + prefilling * decode_s * d[3], most)
+            cost += _least(owed_prefill_s * p[3], prefilling * prefill_s * in_prefill[3])
+            cost += _least(owed_prefill_s * p[2], prefilling * decode_s * in_prefill[2])
+        return first, total, cost
 
-    def cost_to_others(self, around: Around, prefill_s: float, decode_s: float) -> float:
-        """Return the seconds that the requests around lose together, by the same law seen from their side.
-
-        Neighbours of other engines are taken to be slowed as this one would be in their place.
-        """
-        p, d, caps = self._prefill, self._decode, self._caps
-        beside = around.beside
-        cost = 0.0
-        for n, work, slowed, by_prefill, by_decode in (
-            (around.decoding, around.decode_s, 1, SAME_PREFILLING, SAME_DECODING),
-            (around.prefilling, around.prefill_s, 0, SAME_PREFILLING, SAME_DECODING),
-            (beside.decoding, beside.decode_s, 1, OTHER_PREFILLING, OTHER_DECODING),
-            (beside.prefilling, beside.prefill_s, 0, OTHER_PREFILLING, OTHER_DECODING),
-        ):
-            if n:
-                excess, cap = (d if slowed else p), caps[slowed]
-                cost += min(work * excess[by_prefill], n * prefill_s * cap[by_prefill])
-                cost += min(work * excess[by_decode], n * decode_s * cap[by_decode])
-        return cost
+    def batch_factor(self, others: float) -> float:
+        """Return how many times longer decoding takes with so many others in the same batch."""
+        return 1.0 + others * self._decode[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values only."""
@@ -169,6 +188,11 @@ class Contention:
 def starting_factors(hardware: Hardware) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the factors to begin with: of accelerators when it has one, else of cores."""
     return GPU_START if any("/gpu" in device.casefold() for device in hardware.devices) else CPU_START
+
+
+def _least(a: float, b: float) -> float:
+    """``min`` for two floats, at a third of its price: a decision takes it a dozen times per deployment."""
+    return a if a < b else b
 
 
 def _limit(excess: float) -> float:

@@ -56,12 +56,19 @@ class Predictor:
         pairs: Iterable[PairSample] = (),
         hardware: Hardware | None = None,
     ) -> None:
-        """Take a measurement; what was learned on top of an earlier one of the same fingerprint is forgotten.
+        """Take a measurement; corrections of an earlier one of the same fingerprint are forgotten.
 
-        ``hardware`` chooses the contention to begin with where no pair was measured. Raises ``ValueError`` when no
-        sample has a prefill time.
+        Without ``pairs`` the contention that is known already stays, and with the same samples the speed; at first,
+        ``hardware`` chooses where contention begins. Raises ``ValueError`` when no sample has a prefill time.
         """
-        self._keep(fingerprint, Profile.measured(samples, pairs, hardware or Hardware("local")))
+        pairs = tuple(pairs)
+        profile = Profile.measured(samples, pairs, hardware or Hardware("local"))
+        known = self._profiles.get(fingerprint)
+        if known is not None and not pairs:
+            profile.contention = known.contention
+        if known is not None and known.speed.samples == profile.speed.samples:
+            profile.speed = known.speed
+        self._keep(fingerprint, profile)
 
     def knows(self, fingerprint: str) -> bool:
         """Return whether deployments with this fingerprint can be predicted."""
@@ -102,7 +109,8 @@ class Predictor:
             return None
         speed = profile.speed
         prompt = facts.prompt_tokens
-        prefill_s = speed.prefill_s(max(1, prompt - load.cached_tokens), now)
+        uncached = prompt - load.cached_tokens
+        prefill_s = speed.prefill_s(uncached if uncached > 1 else 1, now)
         output = 0 if facts.operation is Operation.EMBEDDINGS else facts.expected_output
         decode_s = speed.decode_s(prompt, output, now)
         load_s = 0.0
@@ -114,16 +122,9 @@ class Predictor:
         if not load.inflight and not load.foreign_running and not load.foreign_waiting and beside is NOBODY:
             return Estimate(0.0, load_s, prefill_s, decode_s, profile.spread_alone.half_width, cost_s)
         queue_s, around = self._around(profile, deployment, load, prompt, now, beside)
-        first_s, lost_s = profile.contention.lost(around, queue_s, prefill_s, decode_s)
-        cost_s += profile.contention.cost_to_others(around, prefill_s, decode_s)
-        return Estimate(
-            queue_s,
-            load_s,
-            prefill_s + first_s,
-            decode_s + lost_s - first_s,
-            max(profile.spread_alone.half_width, profile.spread_beside.half_width),
-            cost_s,
-        )
+        first_s, lost_s, others_s = profile.contention.effects(around, queue_s, prefill_s, decode_s)
+        spread = max(profile.spread_alone.half_width, profile.spread_beside.half_width)
+        return Estimate(queue_s, load_s, prefill_s + first_s, decode_s + lost_s - first_s, spread, cost_s + others_s)
 
     def _around(
         self, profile: Profile, deployment: Deployment, load: LoadView, prompt: int, now: float, beside: Beside
@@ -139,7 +140,7 @@ class Predictor:
         if slots is not None:
             most = slots - 1.0
             if ahead > most:
-                batch = profile.contention.factor("decode", {"same_decoding": most})
+                batch = profile.contention.batch_factor(most)
                 queue_s = (owed_prefill_s + owed_decode_s) * batch / slots * (ahead - most) / max(ahead, 1.0)
             decoding, prefilling, ahead = min(decoding, most), min(prefilling, most), min(ahead, most)
         return queue_s, Around(decoding, ahead, prefilling, owed_decode_s, owed_prefill_s, beside)

@@ -26,6 +26,10 @@ class Tier(IntFlag):
     HOSTED = 16
 
 
+UNREADY = 1000.0
+"""Added to the cost of one that is not measured while its model is not loaded: more than any precision's rank."""
+
+
 class Row(NamedTuple):
     """An admitted deployment; rows sort by tier, cost, order and id, and no two have the same id.
 
@@ -43,24 +47,20 @@ class Row(NamedTuple):
 
 
 def explain(
-    facts: RequestFacts, rows: Sequence[Row], head: int, rule: str, rejected: Sequence[Rejection], grade: int
+    facts: RequestFacts, rows: Sequence[Row], head: int, rule: str, rejected: Sequence[Rejection]
 ) -> tuple[str, str]:
     """Return the rule that decided and the sentence for the chosen row: what set it apart from the next best."""
     chosen = rows[head]
     if rule == "pinned":
-        return rule, _line("pinned by the caller" + (f", {_total(chosen)} predicted" if chosen.estimate else ""))
-    best_of = ""
-    if grade:
-        best_of = f"{chosen.option.deployment.precision} is the best precision that can serve this now"
-        better = next((r for r in rejected if r.code in ("down", "breaker", "context", "capability")), None)
-        if better is not None and better.deployment.precision.bits > chosen.option.deployment.precision.bits:
-            best_of += f" ({_short(better.deployment.id)}: {better.reason[:60]})"
-        rule = "best-precision"
-    if len(rows) == 1:
-        return rule, _line(best_of or _only(facts, rejected))
-    runner = rows[0] if head else rows[1]
-    difference = _difference(facts.objective, chosen, runner, rule if not grade else "")
-    return rule, _line(f"{best_of}; {difference}" if best_of else difference)
+        return rule, _line(f"pinned by the caller{_predicted(chosen)}")
+    if len(rows) > 1:
+        words = _difference(facts.objective, chosen, rows[0] if head else rows[1], rule)
+    else:
+        words = "" if chosen.option.grade else _only(facts, rejected) + _predicted(chosen)
+    if chosen.option.grade:
+        rule, best = "best-precision", _best_precision(chosen, rejected)
+        words = f"{best}; {words}" if words else best
+    return rule, _line(words)
 
 
 def explain_next(row: Row) -> str:
@@ -71,6 +71,19 @@ def explain_next(row: Row) -> str:
     estimate = row.estimate
     assert estimate is not None
     return f"{estimate.queue_s + estimate.load_s + estimate.prefill_s + estimate.decode_s:.2f} s predicted"
+
+
+def _best_precision(chosen: Row, rejected: Sequence[Rejection]) -> str:
+    """Say that nothing better serves, and name one that would be better but cannot."""
+    precision = chosen.option.deployment.precision
+    runs = "unknown precision is all" if precision.bits == 0 else f"{precision} is the best"
+    for rejection in rejected:
+        there = rejection.deployment.precision
+        if rejection.code in ("down", "breaker", "context", "capability") and there.bits > precision.bits:
+            return (
+                f"{runs} that can serve this now ({_short(rejection.deployment.id)}, {there}: {rejection.reason[:70]})"
+            )
+    return f"{runs} that there is"
 
 
 def _only(facts: RequestFacts, rejected: Sequence[Rejection]) -> str:
@@ -114,6 +127,8 @@ def _difference(objective: Objective, chosen: Row, runner: Row, rule: str) -> st
 
 def _unmeasured_difference(chosen: Row, runner: Row) -> str:
     name = _short(runner.id)
+    if chosen.cost < 0.0 <= runner.cost:
+        return f"nothing is measured yet: ready, while {name} has to load"
     if chosen.cost != runner.cost:
         precision, other = chosen.option.deployment.precision, runner.option.deployment.precision
         return f"nothing is measured yet: best precision {precision}, {name} has {other}"
@@ -142,6 +157,10 @@ def _busy(row: Row) -> str:
         return f" (loads {_seconds(estimate.load_s)})"
     ahead = row.load.inflight + row.load.foreign_running + row.load.foreign_waiting
     return f" (busy: {ahead} ahead)" if ahead else ""
+
+
+def _predicted(row: Row) -> str:
+    return f"; {_total(row)} predicted" if row.estimate else " (not measured yet)"
 
 
 def _total(row: Row) -> str:

@@ -6,12 +6,12 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from policies.selector import asks_for_precision, mismatch, selects
-from policies.types import Capability, Deployment, Precision, Quality, Rejection, RequestFacts
+from policies.types import Capability, Deployment, Operation, Precision, Quality, Rejection, RequestFacts
 
 _MOST_PLANS = 256
 _MOST_ROSTERS = 4
 
-Needs = tuple[str, str, Capability, frozenset[Capability], str]
+Kind = tuple[str, str, Operation, frozenset[Capability], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Roster:
         self.shared: tuple[tuple[Deployment, int], ...] = ()
         """Deployments that others share hardware with, each with its area."""
         self._find_areas()
-        self._plans: OrderedDict[Needs, Plan] = OrderedDict()
+        self._plans: OrderedDict[Kind, Plan] = OrderedDict()
 
     def _find_areas(self) -> None:
         members: dict[frozenset[str], list[Deployment]] = {}
@@ -74,7 +74,7 @@ class Roster:
 
     def plan(self, facts: RequestFacts) -> Plan:
         """Return who may serve such requests as far as the fleet alone decides that."""
-        kind = (facts.model, facts.selector, facts.operation.capability, facts.needs, facts.pinned)
+        kind = (facts.model, facts.selector, facts.operation, facts.needs, facts.pinned)
         plan = self._plans.get(kind)
         if plan is None:
             plan = self._plans[kind] = self._make_plan(facts)

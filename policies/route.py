@@ -1,7 +1,8 @@
 """The routing decision: which deployments may serve a request, in which order, and why.
 
     who may     pinned, selector, capability (``roster``); down, breaker, context; precision
-    order       tier first (below), then the objective's cost, then id; not measured: precision, in flight, id
+    order       tier first (below), then the objective's cost, then id
+                not measured: ready ones first, then precision, requests in flight, id
     kept        within the spread the deployment that holds the prefix, else the one used last, stays in front, but
                 never before one that is faster in every respect
 
@@ -9,7 +10,7 @@ A tier is what makes a deployment come after all others, however fast it is: a h
 (estimated, so it is no rejection); an engine that asked to be left alone; no measurement; an answer that may not fit.
 
 Precision, when the caller named none: among the deployments that can serve this request now, 16 bits and better serve,
-and quantised ones that passed their quality regression. Only when there are none of these, the best of the others do.
+and quantised ones that passed their quality regression. Only when none of these is up, the best of the others do.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 
 from policies.contention import NOBODY, Beside
 from policies.predict import Predictor
-from policies.reasons import Row, Tier, explain, explain_next
+from policies.reasons import UNREADY, Row, Tier, explain, explain_next
 from policies.roster import Option, Plan, Roster, roster
 from policies.types import (
     Candidate,
@@ -44,7 +45,8 @@ class FleetView:
     """All that a decision is made from, at one moment.
 
     ``deployments`` are those of all models, since they slow each other; pass the same tuple until the fleet changes.
-    ``loads`` are by deployment id (a missing one is idle), ``last_used`` gives a model's last deployment id.
+    ``loads`` are by deployment id (a missing one is idle), ``last_used`` gives a model's last deployment id,
+    ``cost_to_others`` is what the objective latency counts of the delay that a choice adds to others.
     """
 
     deployments: tuple[Deployment, ...]
@@ -52,6 +54,7 @@ class FleetView:
     predictor: Predictor
     last_used: Mapping[str, str] = field(default_factory=dict)
     now: float = 0.0
+    cost_to_others: float = 0.5
 
 
 def route(facts: RequestFacts, fleet: FleetView) -> Decision:
@@ -60,12 +63,12 @@ def route(facts: RequestFacts, fleet: FleetView) -> Decision:
     known = roster(fleet.deployments)
     plan = known.plan(facts)
     rejected = list(plan.rejected)
-    grade, admitted = _admit(facts, plan, fleet.loads, rejected)
+    admitted = _admit(facts, plan, fleet.loads, rejected)
     if not admitted:
         return Decision((), tuple(rejected), "none")
     rows = _rank(facts, fleet, known, admitted)
     head, rule = _choose(facts, rows, fleet.last_used.get(facts.model))
-    rule, reason = explain(facts, rows, head, rule, rejected, grade)
+    rule, reason = explain(facts, rows, head, rule, rejected)
     candidates = [Candidate(rows[head].option.deployment, rows[head].estimate, reason)]
     candidates += [
         Candidate(row.option.deployment, row.estimate, explain_next(row)) for i, row in enumerate(rows) if i != head
@@ -75,39 +78,39 @@ def route(facts: RequestFacts, fleet: FleetView) -> Decision:
 
 def _admit(
     facts: RequestFacts, plan: Plan, loads: Mapping[str, LoadView], rejected: list[Rejection]
-) -> tuple[int, list[tuple[Option, LoadView]]]:
-    """Return the best precision grade that can serve this now, and who has it; add the others to ``rejected``."""
+) -> list[tuple[Option, LoadView]]:
+    """Return who can serve this now, and the loads, at the best precision that is up; add the others to ``rejected``.
+
+    Better ones that are still loading stay: whether to wait for them is a matter of time.
+    """
     least = facts.prompt_tokens if facts.counted else min(facts.prompt_tokens, facts.prompt_tokens_least)
     if facts.operation is not Operation.EMBEDDINGS:
         least += 1
     able: list[tuple[Option, LoadView]] = []
-    best: int | None = None
+    mixed = False
     for option in plan.options:
         load = loads.get(option.id, _IDLE)
-        rejection = None
         if load.health is Health.DOWN:
-            rejection = Rejection(option.deployment, "down", f"down: {load.note}" if load.note else "down")
+            reason = f"down: {load.note}" if load.note else "down"
+            rejected.append(Rejection(option.deployment, "down", reason))
         elif load.breaker_open:
-            rejection = Rejection(option.deployment, "breaker", "failed repeatedly and is being left alone")
+            rejected.append(Rejection(option.deployment, "breaker", "failed repeatedly and is being left alone"))
         elif least > option.context:
-            rejection = Rejection(option.deployment, "context", _too_long(facts, option.context))
-        if rejection is not None:
-            rejected.append(rejection)
-            continue
-        able.append((option, load))
-        if not option.deployment.hosted and (best is None or option.grade < best):
-            best = option.grade
-    best = best or 0
-    if all(option.grade <= best for option, _ in able):
-        return best, able
-    serving = next(o.deployment for o, _ in able if o.grade == best and not o.deployment.hosted)
-    admitted = []
-    for option, load in able:
-        if option.grade <= best:
-            admitted.append((option, load))
+            rejected.append(Rejection(option.deployment, "context", _too_long(facts, option.context)))
         else:
-            rejected.append(Rejection(option.deployment, "precision", _worse(option.deployment, serving)))
-    return best, admitted
+            able.append((option, load))
+            mixed = mixed or option.grade > 0
+    return _admit_precision(able, rejected) if mixed else able
+
+
+def _admit_precision(able: list[tuple[Option, LoadView]], rejected: list[Rejection]) -> list[tuple[Option, LoadView]]:
+    local = [(option, load) for option, load in able if not option.deployment.hosted]
+    up = [option for option, load in local if load.health is Health.UP] or [option for option, _ in local]
+    serving = min(up, key=lambda option: option.grade)
+    for option, _ in able:
+        if option.grade > serving.grade:
+            rejected.append(Rejection(option.deployment, "precision", _worse(option.deployment, serving.deployment)))
+    return [(option, load) for option, load in able if option.grade <= serving.grade]
 
 
 def _rank(facts: RequestFacts, fleet: FleetView, known: Roster, admitted: list[tuple[Option, LoadView]]) -> list[Row]:
@@ -130,28 +133,24 @@ def _rank(facts: RequestFacts, fleet: FleetView, known: Roster, admitted: list[t
         if deployment.hosted:
             tier |= Tier.HOSTED
         if estimate is None:
-            rows.append(
-                Row(tier | Tier.UNMEASURED, -deployment.precision.rank, load.inflight, option.id, option, load, None)
-            )
+            late = UNREADY if load.health is Health.LOADING or not load.resident else 0.0
+            cost = late - deployment.precision.rank
+            rows.append(Row(tier | Tier.UNMEASURED, cost, load.inflight, option.id, option, load, None))
         else:
-            rows.append(Row(tier, _cost(facts.objective, estimate), 0, option.id, option, load, estimate))
+            rows.append(
+                Row(tier, _cost(facts.objective, estimate, fleet.cost_to_others), 0, option.id, option, load, estimate)
+            )
     rows.sort()
     return rows
 
 
-def _cost(objective: Objective, estimate: Estimate) -> float:
+def _cost(objective: Objective, estimate: Estimate, cost_to_others: float) -> float:
     """Seconds to compare by, rounded so that equals tie and are ordered by id."""
-    if objective is Objective.TTFT:
-        return round(estimate.queue_s + estimate.load_s + estimate.prefill_s, 9)
-    weight = 0.5 if objective is Objective.LATENCY else 1.0
-    return round(
-        estimate.queue_s
-        + estimate.load_s
-        + estimate.prefill_s
-        + estimate.decode_s
-        + weight * estimate.cost_to_others_s,
-        9,
-    )
+    cost = estimate.queue_s + estimate.load_s + estimate.prefill_s
+    if objective is not Objective.TTFT:
+        weight = cost_to_others if objective is Objective.LATENCY else 1.0
+        cost += estimate.decode_s + weight * estimate.cost_to_others_s
+    return round(cost, 9)
 
 
 def _choose(facts: RequestFacts, rows: list[Row], last_used: str | None) -> tuple[int, str]:
@@ -169,11 +168,15 @@ def _choose(facts: RequestFacts, rows: list[Row], last_used: str | None) -> tupl
         near += 1
     if near == 1:
         return 0, "fastest"
-    holder = max(range(near), key=lambda i: (rows[i].load.cached_tokens, -i))
-    if rows[holder].load.cached_tokens > 0:
-        return (holder, "prefix") if holder and _stands(rows, holder) else (0, "fastest")
-    kept = next((i for i in range(1, near) if rows[i].id == last_used), 0)
-    return (kept, "last-used") if kept and _stands(rows, kept) else (0, "fastest")
+    held, holder, kept = best.load.cached_tokens, 0, 0
+    for i in range(1, near):
+        row = rows[i]
+        if row.load.cached_tokens > held:
+            held, holder = row.load.cached_tokens, i
+        if row.id == last_used:
+            kept = i
+    place, rule = (holder, "prefix") if held else (kept, "last-used")
+    return (place, rule) if place and _stands(rows, place) else (0, "fastest")
 
 
 def _stands(rows: list[Row], place: int) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
 
 _START_BYTES_PER_TOKEN = 3.0
 """Before anything is learned: English has about 4.5 bytes per token, so this errs towards more tokens."""
@@ -85,6 +87,18 @@ class TokenRatio:
                 self._lines.popitem(last=False)
         self._lines.move_to_end(model)
         line.learn(text_bytes, prompt_tokens)
+
+    def to_dict(self) -> dict[str, dict[str, float]]:
+        """Return what was learned, per model, as plain values for a store."""
+        return {model: {name: getattr(line, name) for name in _Line.__slots__} for model, line in self._lines.items()}
+
+    def restore(self, plain: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take back what ``to_dict`` gave. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
+        for model, values in plain.items():
+            line = _Line()
+            for name in _Line.__slots__:
+                setattr(line, name, float(values[name]))
+            self._lines[model] = line
 
 
 class OutputLength:
