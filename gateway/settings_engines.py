@@ -25,6 +25,7 @@ class EngineKind(StrEnum):
     TGI = "tgi"
     TRTLLM = "trtllm"
     LLAMAFILE = "llamafile"
+    KOBOLDCPP = "koboldcpp"
     OPENAI = "openai"
     HOSTED = "hosted"
 

@@ -6,12 +6,11 @@ from enum import StrEnum
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
+from adapters.registry import USUAL_PORTS
 from gateway.settings_base import Group, Name, Seconds
 from policies.types import Objective
 
 DEFAULT_PORT = 7223
-USUAL_PORTS = (8080, 8081, 8000, 8001, 11434, 1234, 30000, 5001)
-"""Where engines listen unless told otherwise: llama.cpp, MLX and TGI; vLLM; Ollama; LM Studio; SGLang; KoboldCpp."""
 
 
 class ServerSettings(Group):
@@ -148,7 +147,7 @@ class DiscoverySettings(Group):
         default=None, description="Left out: only when no engines are configured.", examples=[True]
     )
     ports: tuple[int, ...] = Field(
-        default=USUAL_PORTS, description="Ports of 127.0.0.1 that are looked at.", examples=[[8080, 11434]]
+        default=tuple(USUAL_PORTS), description="Ports of 127.0.0.1 that are looked at.", examples=[[8080, 11434]]
     )
 
     @field_validator("ports")

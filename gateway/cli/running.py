@@ -1,0 +1,85 @@
+"""A Paceline that runs already, asked over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import ssl
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from gateway.address import url_of
+from gateway.cli.output import UserError
+
+if TYPE_CHECKING:
+    from gateway.settings import Settings
+
+KEY_VARIABLE = "PACELINE_KEY"
+TIMEOUT_S = 5.0
+
+
+class NotRunning(Exception):
+    """Nobody answers at the address."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningGateway:
+    """Asks the gateway at ``url``, with the key in `PACELINE_KEY` when there is one."""
+
+    url: str
+
+    @classmethod
+    def at(cls, url: str, settings: Settings) -> RunningGateway:
+        """Return the one at ``url``, or, when that is empty, where the settings say that it listens."""
+        return cls(url.rstrip("/") or url_of(settings.server.host, settings.server.port))
+
+    def fleet(self) -> dict[str, Any]:
+        """Return its deployments. Raises ``NotRunning``, and ``UserError`` for any other obstacle."""
+        return self._ask("GET", "/admin/fleet")
+
+    def explain(self, question: dict[str, Any]) -> dict[str, Any]:
+        """Return what it would choose. Raises ``NotRunning``, and ``UserError`` for any other obstacle."""
+        return self._ask("POST", "/admin/explain", question)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UserError(f"{self.url!r} is no address", fix="It looks like http://127.0.0.1:7223.")
+        headers = {"accept": "application/json", "content-type": "application/json"}
+        if key := os.environ.get(KEY_VARIABLE):
+            headers["authorization"] = f"Bearer {key}"
+        connection = self._connection(parts.scheme, parts.hostname, parts.port)
+        try:
+            connection.request(method, parts.path + path, json.dumps(body) if body is not None else None, headers)
+            response = connection.getresponse()
+            return self._read(response.status, response.read())
+        except OSError as error:
+            raise NotRunning(f"nobody answers at {self.url}: {error.strerror or error}") from None
+        except http.client.HTTPException:
+            raise self._not_ours() from None
+        finally:
+            connection.close()
+
+    def _connection(self, scheme: str, host: str, port: int | None) -> http.client.HTTPConnection:
+        if scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=ssl.create_default_context())
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+
+    def _read(self, status: int, data: bytes) -> dict[str, Any]:
+        try:
+            answer = json.loads(data)
+        except ValueError:
+            answer = None
+        if isinstance(answer, dict) and status == 200:
+            return answer
+        if not isinstance(answer, dict) or not isinstance(error := answer.get("error"), dict):
+            raise self._not_ours()
+        if status in (401, 403):
+            fix = f"Put an admin's key into {KEY_VARIABLE} (auth.keys[].admin)."
+            raise UserError(f"{self.url} says: {error.get('message')}", fix=fix)
+        raise UserError(str(error.get("message")))
+
+    def _not_ours(self) -> UserError:
+        return UserError(f"what answers at {self.url} is not Paceline", fix="Say where it is with --url.")
