@@ -21,22 +21,23 @@ _TOO_LONG: Final = re.compile(
     r"|maximum model length|(?:prompt|input) is too (?:long|large)",
     re.I,
 )
-_LENGTHS: Final = (
-    re.compile(r"\((?P<prompt>\d+) tokens\) exceeds the available context size \((?P<context>\d+) tokens\)"),
-    re.compile(
-        r"context length is (?P<context>\d+) tokens.{0,300}?(?P<prompt>\d+) (?:input tokens|in the messages)", re.S
-    ),
-    re.compile(r"context length is (?P<context>\d+) tokens.{0,300}?at least (?P<prompt>\d+)", re.S),
-    re.compile(r"context length is (?:only )?(?P<context>\d+) tokens.{0,300}?requested (?P<prompt>\d+)", re.S),
+_LENGTHS: Final = tuple(
+    re.compile(pattern, re.S)
+    for pattern in (
+        r"\((?P<prompt>\d+) tokens\) exceeds the available context size \((?P<context>\d+) tokens\)",
+        r"context length is (?P<context>\d+) tokens.{0,300}?(?P<prompt>\d+) (?:input tokens|in the messages)",
+        r"context length is (?P<context>\d+) tokens.{0,300}?at least (?P<prompt>\d+)",
+        r"context length is (?:only )?(?P<context>\d+) tokens.{0,300}?requested (?P<prompt>\d+)",
+    )
 )
 _UNSUPPORTED: Final = re.compile(
     r"not support|unsupported|enable-auto-tool-choice|tool-call-parser|\bmmproj\b|not a multimodal"
-    r"|no chat template|chat template is not|does not have .{0,20}chat template",
+    r"|no chat template|chat template is not|does not have .{0,20}chat template|^.{0,40}field 'n':",
     re.I,
 )
 _USERS_FAULT: Final = re.compile(
-    r"invalid (?:json|format|grammar|value|type|argument|option|image|input|schema)|must be (?:of type|one of|at least|positive)"
-    r"|failed to (?:parse|initialize samplers)|parse error|type_error",
+    r"invalid (?:json|format|grammar|value|type|argument|option|image|input|schema)"
+    r"|must be (?:of type|one of|at least|positive)|failed to (?:parse|initialize samplers)|parse error|type_error",
     re.I,
 )
 """Mistakes of the request that some engines report as a 500."""
@@ -69,7 +70,7 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes, *,
 
 
 def error_from_event(error: object, *, secret: str = "") -> EngineError:
-    """The error that an error object inside of a 200 means: by its ``code`` where that is an HTTP status, else a 500."""
+    """The error that an error object inside of a 200 means: its ``code`` counts where it is an HTTP status."""
     words = _read({"error": error}, secret)
     status = int(words.code) if words.code.isdigit() else 500
     return _classify(status if 400 <= status < 600 else 500, words, None)
@@ -116,7 +117,10 @@ def _too_long(message: str, words: _Words) -> Rejected:
 
 
 def _read(value: Any, secret: str) -> _Words:
-    """Find the words in ``{"error": {…}}``, ``{"error": "…"}`` (maybe JSON again), ``{"message": …}``, ``{"detail": …}``."""
+    """Find the words in ``{"error": {…}}``, ``{"error": "…"}`` (perhaps JSON again), ``{"message": …}``.
+
+    FastAPI says ``{"detail": …}``.
+    """
     for _ in range(4):
         if isinstance(value, dict):
             inner = value.get("error", value.get("detail"))

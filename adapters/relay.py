@@ -166,7 +166,7 @@ class Relay:
             event = b"data: " + data.replace(b"\n", b" ") + b"\n\n"  # one line, so that bytes can be replaced in it
         if chunk.get("usage"):
             event = self._take_usage(chunk, event)
-        return self._rename(chunk, event)
+        return self._rename(chunk, event) if event else event
 
     def _pass_dataless(self, event: bytes) -> bytes:
         """Comments are ours to make: the engine's only say that it lives, and perhaps how far it has read."""

@@ -60,9 +60,10 @@ def test_holds_back_an_event_until_it_is_whole() -> None:
 
 def test_an_event_without_end_is_refused_at_the_bound() -> None:
     splitter = EventSplitter(max_event_bytes=100)
+    for _ in range(11):
+        assert splitter.feed(b"data: abc") == b""
     with pytest.raises(Broken, match="more than 100 bytes"):
-        for _ in range(30):
-            splitter.feed(b"data: abc")
+        splitter.feed(b"data: abc")
 
 
 def test_many_small_events_are_not_bounded() -> None:

@@ -1,0 +1,41 @@
+"""Gauges out of Prometheus' text format: as much of it as engines use."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_LINE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})?\s+(\S+)", re.M)
+
+
+class Gauges:
+    """Values by name, one for each combination of labels."""
+
+    def __init__(self, values: dict[str, list[float]]) -> None:
+        self._values = values
+
+    def total(self, *names: str) -> int | None:
+        """The sum over all labels of the first name that is there; ``None`` when none is."""
+        values = self._first(names)
+        return round(sum(values)) if values else None
+
+    def highest(self, *names: str) -> float | None:
+        """The highest over all labels of the first name that is there."""
+        values = self._first(names)
+        return max(values) if values else None
+
+    def _first(self, names: tuple[str, ...]) -> list[float]:
+        return next((self._values[name] for name in names if name in self._values), [])
+
+
+def read_gauges(text: bytes) -> Gauges:
+    """Read an exposition. Lines that are not a number are left out."""
+    values: dict[str, list[float]] = {}
+    for name, value in _LINE.findall(text.decode(errors="replace")):
+        try:
+            number = float(value)
+        except ValueError:
+            continue
+        if number == number:  # not NaN
+            values.setdefault(name, []).append(number)
+    return Gauges(values)
