@@ -63,9 +63,9 @@ class OllamaAdapter(Adapter):
             ask(transport, Ps, "/api/ps", engine),
         )
         self._version = version.version
-        resident = self._take_ps(ps)
         installed = {self._name(model.name): model for model in tags.models or () if not model.remote_host}
         await self._show_new(installed)
+        resident = self._take_ps(ps)
         models = tuple(
             description(
                 name,
@@ -90,7 +90,9 @@ class OllamaAdapter(Adapter):
         if request.has_media:
             self._refuse_blind(model)
         shown = self._show_of(model)
-        num_ctx = self._contexts.choose(model, request.need, limit=limit, default=shown.num_ctx if shown else None)
+        num_ctx = self._contexts.choose(
+            self._loaded_as(model), request.need, limit=limit, default=shown.num_ctx if shown else None
+        )
         while True:
             answer = await self._try(call, request, num_ctx)
             if not isinstance(answer, OllamaFault):
@@ -106,7 +108,7 @@ class OllamaAdapter(Adapter):
     async def _try(self, call: Call, request: NativeRequest, num_ctx: int) -> Answer | OllamaFault:
         """Send it once. A prompt that is too long for ``num_ctx`` is no error yet: the fault is returned."""
         engine = self.endpoint.name
-        turn = Turn(self._contexts, self._loads, call.engine_model, num_ctx)
+        turn = Turn(self._contexts, self._loads, self._loaded_as(call.engine_model), num_ctx)
         try:
             response = await self._transport.request("POST", request.path, body=request.encode(num_ctx), headers=_JSON)
             if response.status != 200:
@@ -175,9 +177,15 @@ class OllamaAdapter(Adapter):
         self._shown = kept | dict(answer for answer in answers if answer is not None)
 
     def _take_ps(self, ps: Ps) -> frozenset[str]:
-        resident = {self._name(model.name): model.context_length for model in ps.models or ()}
-        self._contexts.seen(resident)
-        return frozenset(resident)
+        """The names of all models that need no loading now."""
+        running = {self._name(model.name): model.context_length for model in ps.models or ()}
+        loaded = {self._loaded_as(name): context for name, context in running.items()}
+        self._contexts.seen(loaded)
+        return frozenset(running) | {name for name in self._digests if self._loaded_as(name) in loaded}
+
+    def _loaded_as(self, model: str) -> str:
+        shown = self._show_of(model)
+        return (shown.weights if shown else "") or model
 
     def _name(self, name: str) -> str:
         return name if name in self.endpoint.models else name.removesuffix(_LATEST)

@@ -17,6 +17,7 @@ POLL_TIMEOUT_S: Final = 10.0
 _ANSWER_LIMIT: Final = 32 * 1024 * 1024
 """/api/show of a large model carries its licence, its template and the list of its tensors."""
 
+_WEIGHTS: Final = re.compile(r"^(?:FROM|ADAPTER) .+$", re.MULTILINE)
 _PARAMETER: Final = re.compile(r"^(\w+)\s+(.*)$", re.MULTILINE)
 
 
@@ -58,6 +59,12 @@ class Show(msgspec.Struct):
     capabilities: list[str] | None = None
     model_info: dict[str, Any] = msgspec.field(default_factory=dict)
     parameters: str = ""
+    modelfile: str = ""
+
+    @property
+    def weights(self) -> str:
+        """What is loaded for it. Models that differ in template or parameters only share that, and one runner."""
+        return "\n".join(_WEIGHTS.findall(self.modelfile))
 
     @property
     def context(self) -> int | None:

@@ -49,7 +49,8 @@ class Contexts:
 
     The resident size is kept where a request fits. Otherwise one of few sizes is taken, powers of two up to the model's
     own context; it never shrinks while the model stays loaded, so that clients with different needs do not make it load
-    again and again. Bounded by the number of models that Ollama has.
+    again and again. Models that share their weights share one runner: what is called model here is what is loaded.
+    Bounded by the number of models that Ollama has.
     """
 
     def __init__(self, fixed: int | None = None) -> None:

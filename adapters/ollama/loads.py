@@ -21,10 +21,10 @@ class LoadTimes:
 
         ``expected``: ``/api/ps`` did not have the model before, or had it with another context.
         """
-        if not duration_s:
-            return 0.0  # an answer without its last line
-        usual = min(self._usual.get(model, duration_s), duration_s)
-        self._usual[model] = usual
-        if expected or duration_s > max(_SURELY_WARM_S, _TIMES_USUAL * usual):
+        usual = self._usual.get(model)
+        slow = duration_s > _SURELY_WARM_S and (usual is None or expected or duration_s > _TIMES_USUAL * usual)
+        if slow:
             return duration_s
+        if duration_s:
+            self._usual[model] = min(usual or duration_s, duration_s)
         return 0.0

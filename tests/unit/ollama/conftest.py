@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 from engines.recorded import play_ollama
 from engines.scripted import ScriptedEngine
+from engines.scripts import whole
 
 from adapters.base import Endpoint
 from adapters.ollama import OllamaAdapter
@@ -20,9 +21,10 @@ class Ollama:
     engine: ScriptedEngine
     adapter: OllamaAdapter
 
-    def contexts(self, model: str, context: int) -> None:
-        """Let the adapter believe that the model runs with this context."""
-        self.adapter._contexts.seen({model: context})
+    async def resident(self, model: str, context: int) -> None:
+        """Let Ollama say that the model runs with this context, and the adapter hear it."""
+        self.engine.routes["GET /api/ps"] = whole({"models": [{"name": model, "context_length": context}]})
+        await self.adapter.load()
 
 
 @pytest.fixture

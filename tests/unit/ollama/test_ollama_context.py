@@ -111,7 +111,7 @@ async def test_a_limit_beyond_the_models_context_is_lowered_to_it(described) -> 
 
 @pytest.mark.parametrize("version", ["0.24", "0.32"])
 async def test_recorded_a_prompt_longer_than_thought_gets_a_larger_context(described, version: str) -> None:
-    described.contexts(MODEL, 512)
+    await described.resident(MODEL, 512)
     described.engine.next(recorded(f"ollama/{version}/long_truncate_false_stream"))
     answer = await described.adapter.send(call(engine_model=MODEL, prompt_tokens=100, max_output=2))
     await read_all(answer)
@@ -140,14 +140,22 @@ async def test_recorded_a_prompt_that_fits_nowhere_is_a_400_with_both_numbers(de
 
 
 async def test_a_load_that_was_expected_is_told_as_one(described) -> None:
-    end = {"done": True, "done_reason": "stop", "prompt_eval_count": 5, "eval_count": 1, "load_duration": 90_000_000}
-    described.engine.always(lines({"message": {"content": "x"}}, {**end, "message": {"content": ""}}))
-    answers = []
-    for _ in range(2):
+    end = {"done": True, "done_reason": "stop", "prompt_eval_count": 5, "eval_count": 1}
+    loads = []
+    for seconds in (0.9, 0.09, 0.4, 0.9):  # cold, warm, warm on a busy machine, loaded again by someone else
+        line = {**end, "load_duration": int(seconds * 1e9)}
+        described.engine.next(lines({"message": {"content": "x"}}, line))
         answer = await described.adapter.send(call(engine_model=MODEL))
         await read_all(answer)
-        answers.append(answer.outcome.load_s)
-    assert answers == [pytest.approx(0.09), 0.0]
+        loads.append(answer.outcome.load_s)
+    assert loads == [pytest.approx(0.9), 0.0, 0.0, pytest.approx(0.9)]
+
+
+async def test_models_with_the_same_weights_share_one_context(described) -> None:
+    await options_for(described, prompt_tokens=5000, max_output=50)
+    answer = await described.adapter.send(call(engine_model="smollm2-tools", prompt_tokens=10, max_output=5))
+    await read_all(answer)
+    assert described.engine.requests[-1].json["options"]["num_ctx"] == 8192
 
 
 @for_all(

@@ -27,7 +27,7 @@ async def test_recorded_models_are_described_by_the_engines_own_word(ollama, ver
     assert plain.slots == 1
     assert plain.capabilities == TEXT
     assert tools.capabilities == TEXT | {Capability.TOOLS}
-    assert (plain.resident, tools.resident) == (True, False)
+    assert (plain.resident, tools.resident) == (True, True)  # they differ in their template only
     assert plain.digest == exchange_of(f"ollama/{version}/tags")["json"]["models"][0]["digest"]
 
 
@@ -96,9 +96,7 @@ async def test_the_operator_fills_in_what_ollama_does_not_tell(ollama) -> None:
     tags = {"models": [{"name": "odd:7b", "digest": "d", "details": {"quantization_level": "unknown"}}]}
     ollama.engine.routes["GET /api/tags"] = whole(tags)
     ollama.engine.routes["POST /api/show"] = whole({"capabilities": ["completion"], "model_info": {}})
-    endpoint = Endpoint(
-        "here", ollama.engine.url, precision=Precision.INT8, scheme="custom", slots=4
-    )
+    endpoint = Endpoint("here", ollama.engine.url, precision=Precision.INT8, scheme="custom", slots=4)
     adapter = OllamaAdapter(endpoint)
     (model,) = (await adapter.describe()).models
     assert (model.precision, model.scheme, model.precision_from) == (Precision.INT8, "custom", "configuration")
@@ -113,8 +111,11 @@ async def test_a_name_that_the_operator_maps_stays_as_written(ollama) -> None:
     await adapter.aclose()
 
 
-@pytest.mark.parametrize(("name", "resident"), [("ps_loaded", {"smollm2"}), ("ps_after_unload", set())])
+@pytest.mark.parametrize(
+    ("name", "resident"), [("ps_loaded", {"smollm2", "smollm2-tools"}), ("ps_after_unload", set())]
+)
 async def test_load_says_what_is_resident_and_nothing_that_it_does_not_know(ollama, name: str, resident) -> None:
+    await ollama.adapter.describe()
     ollama.engine.routes["GET /api/ps"] = recorded(f"ollama/0.24/{name}")
     load = await ollama.adapter.load()
     assert load.resident == resident

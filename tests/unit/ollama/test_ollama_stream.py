@@ -52,7 +52,7 @@ async def test_recorded_chat_becomes_chunks(ollama, version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_warm_answer_has_no_load_time_and_teaches_no_prefill_speed(ollama, version: str) -> None:
-    ollama.contexts("smollm2", 4096)
+    await ollama.resident("smollm2", 4096)
     _, outcome = await stream_of(ollama, recorded(f"ollama/{version}/chat_stream"))
     assert outcome.load_s == 0.0
     assert outcome.prefill_s is None
@@ -62,7 +62,7 @@ async def test_a_warm_answer_has_no_load_time_and_teaches_no_prefill_speed(ollam
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_a_cold_answer_tells_how_long_the_model_took_to_load(ollama, version: str) -> None:
-    ollama.contexts("smollm2", 4096)  # what we believe, wrongly: the load time alone shows it
+    await ollama.resident("smollm2", 4096)  # what we believe, wrongly: the load time alone shows it
     await stream_of(ollama, recorded(f"ollama/{version}/chat_nostream"))
     _, outcome = await stream_of(ollama, recorded(f"ollama/{version}/cold_chat"))
     assert outcome.load_s == pytest.approx(0.86, abs=0.1)
@@ -252,7 +252,7 @@ async def test_scripted_answer_that_ollama_stops_for_repeating_itself_ends_by_le
 
 
 async def test_scripted_answer_that_outgrew_its_context_says_length(ollama) -> None:
-    ollama.contexts("smollm2", 4096)
+    await ollama.resident("smollm2", 4096)
     script = lines(says("x"), {**END, "prompt_eval_count": 4000, "eval_count": 200})
     chunks, outcome = await stream_of(ollama, script)
     assert chunks[-1]["choices"][0]["finish_reason"] == "length"
