@@ -11,7 +11,7 @@ def main() -> None:
     from gateway.cli.output import UserError, report
 
     try:
-        app()
+        app(prog_name="paceline")
     except UserError as error:
         report(error, as_json="--json" in sys.argv)
         sys.exit(1)

@@ -1,0 +1,7 @@
+"""`python -m gateway` is `paceline`."""
+
+from __future__ import annotations
+
+from gateway.cli import main
+
+main()

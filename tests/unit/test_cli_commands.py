@@ -1,0 +1,133 @@
+"""The real command in a process of its own: what a user types and sees."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway import __version__
+from gateway.keys import KeyRing, hash_key
+from gateway.settings import load_settings
+
+COMMANDS = ("up", "init", "doctor", "models", "explain", "key", "version")
+SECRET = "hunter2-hunter2-hunter2"
+
+
+def paceline(*words: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *words],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100", **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself_with_an_example(command: str, tmp_path: Path) -> None:
+    done = paceline(command, "--help", folder=tmp_path)
+    assert done.returncode == 0
+    assert f"Example: paceline {command}" in done.stdout
+    assert "--json" in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_the_first_help_lists_every_command_and_says_where_to_begin(tmp_path: Path) -> None:
+    done = paceline("--help", folder=tmp_path)
+    assert all(f"\n  {command}" in done.stdout for command in COMMANDS)
+    assert "paceline up" in done.stdout
+
+
+def test_help_needs_nothing_heavy(tmp_path: Path) -> None:
+    code = "import sys; from gateway.cli.app import app; print([m for m in sys.argv[1:] if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "pydantic", "fastapi", "uvicorn", "msgspec", "psutil", "yaml", "rich"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        check=True,
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_version_is_told_in_both_ways(tmp_path: Path) -> None:
+    assert __version__ in paceline("--version", folder=tmp_path).stdout
+    assert json.loads(paceline("version", "--json", folder=tmp_path).stdout)["paceline"] == __version__
+
+
+def test_a_key_is_made_whose_lines_open_the_door(tmp_path: Path) -> None:
+    shown = paceline("key", "--name", "alice", "--admin", folder=tmp_path).stdout
+    secret = next(line.strip() for line in shown.splitlines() if line.startswith("  sk-"))
+    path = tmp_path / "paceline.yaml"
+    path.write_text(shown[shown.index("auth:") :])
+    caller = KeyRing(load_settings(path).auth).authenticate({b"x-api-key": secret.encode()})
+    assert (caller.name, caller.admin) == ("alice", True)
+    assert secret not in path.read_text()
+
+
+def test_a_key_in_json_comes_with_its_hash(tmp_path: Path) -> None:
+    made = json.loads(paceline("key", "--json", folder=tmp_path).stdout)
+    assert made["hash"] == hash_key(made["key"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("sing",), ("up", "--port", "abc"), ("up", "--port", "70000"), ("explain", "hi"), ("explain", "--model", "m")],
+)
+def test_what_is_typed_wrongly_ends_with_2_and_says_how_it_goes(words: tuple[str, ...], tmp_path: Path) -> None:
+    done = paceline(*words, folder=tmp_path)
+    assert done.returncode == 2
+    assert "Usage: paceline" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", [("up",), ("models",), ("explain", "hi", "--model", "m"), ("doctor",)])
+def test_a_broken_configuration_ends_with_1_and_is_told_without_traceback_or_secret(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    (tmp_path / "bad.yaml").write_text(f"server: {{prt: 1}}\nauth: {{keys: [{{name: a, hash: {SECRET}}}]}}\n")
+    done = paceline(*command, "--config", "bad.yaml", folder=tmp_path)
+    assert done.returncode == 1
+    said = done.stdout + done.stderr
+    assert "bad.yaml:1: server.prt is not a setting" in said
+    assert "Did you mean `server.port`?" in said
+    assert "Traceback" not in said
+    assert SECRET not in said
+
+
+def test_a_broken_configuration_in_json_lists_its_problems(tmp_path: Path) -> None:
+    (tmp_path / "paceline.yaml").write_text("server: {prt: 1}")
+    done = paceline("models", "--json", folder=tmp_path)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["error"]["problems"][0]["fix"] == "Did you mean `server.port`?"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_up_refuses_an_open_address_without_keys_and_names_both_ways_out(host: str, tmp_path: Path) -> None:
+    done = paceline("up", "--host", host, "--port", "0", folder=tmp_path)
+    assert done.returncode == 1
+    assert "paceline key" in done.stderr
+    assert "host: 127.0.0.1" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+    done = paceline("up", "--config", "none.yaml", folder=tmp_path)
+    assert done.returncode == 1
+    assert "none.yaml does not exist" in done.stderr
+
+
+def test_init_does_not_overwrite_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "paceline.yaml").write_text("mine")
+    done = paceline("init", folder=tmp_path)
+    assert done.returncode == 1
+    assert "--force" in done.stderr
+    assert (tmp_path / "paceline.yaml").read_text() == "mine"
