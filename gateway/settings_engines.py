@@ -148,6 +148,9 @@ class EngineSettings(Group):
         default=None, description="What its weights run in, where the engine does not say.", examples=["bf16"]
     )
     scheme: str = Field(default="", description="The quantisation scheme, where it does not say.", examples=["AWQ"])
+    slots: int | None = Field(
+        default=None, ge=1, description="Requests that it runs at once, where it does not say.", examples=[4]
+    )
     models: dict[str, str] = Field(
         default={},
         description="Its own model name → the name that clients ask for. Others get a name derived from their own.",

@@ -10,6 +10,9 @@ import typer
 from gateway.cli.options import Config, Json, settings_from, told_plainly
 from gateway.cli.output import UserError, print_json, styled, write
 
+FIRST_ANSWERS_S = 0.7
+"""How long the table waits for engines; those that answer later are served all the same."""
+
 if TYPE_CHECKING:
     from gateway.house import House
     from gateway.settings import Settings
@@ -39,7 +42,12 @@ def up(
     if not raise_file_limit(needed_files(settings.limits)):
         todo = "`paceline doctor` says more"
         write(f"{styled('warning:', 'yellow')} fewer open files are allowed than the limits may need; {todo}")
-    if not run(house, lambda at_host, at_port: _announce(house, at_host, at_port, as_json=as_json)):
+
+    async def announce(at_host: str, at_port: int) -> None:
+        await house.wait_for_first_answers(FIRST_ANSWERS_S)
+        _announce(house, at_host, at_port, as_json=as_json)
+
+    if not run(house, announce):
         raise UserError(
             f"cannot serve on {settings.server.host}:{settings.server.port}; the log says why",
             fix="`paceline doctor` says who has the port; --port takes another.",
