@@ -11,7 +11,13 @@ from policies.selector import describe_selector
 from policies.types import Estimate, LoadView, Objective, Rejection, RequestFacts
 
 _LONGEST = 200
-_LONGEST_NAME = 40
+_LONGEST_NAME = 36
+_CANNOT = {
+    "down": "is down",
+    "breaker": "keeps failing",
+    "context": "has too little context",
+    "capability": "lacks a capability",
+}
 _NEAREST = ("precision", "breaker", "down", "context", "capability", "selector")
 """Codes of rejections, from the one that was nearest to serving."""
 
@@ -78,12 +84,10 @@ def _best_precision(chosen: Row, rejected: Sequence[Rejection]) -> str:
     precision = chosen.option.deployment.precision
     runs = "unknown precision is all" if precision.bits == 0 else f"{precision} is the best"
     for rejection in rejected:
-        there = rejection.deployment.precision
-        if rejection.code in ("down", "breaker", "context", "capability") and there.bits > precision.bits:
-            return (
-                f"{runs} that can serve this now ({_short(rejection.deployment.id)}, {there}: {rejection.reason[:70]})"
-            )
-    return f"{runs} that there is"
+        cannot = _CANNOT.get(rejection.code)
+        if cannot and rejection.deployment.precision.bits > precision.bits:
+            return f"{runs} that can serve this now ({_short(rejection.deployment.id)} {cannot})"
+    return f"{runs} that is up"
 
 
 def _only(facts: RequestFacts, rejected: Sequence[Rejection]) -> str:

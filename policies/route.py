@@ -162,21 +162,14 @@ def _choose(facts: RequestFacts, rows: list[Row], last_used: str | None) -> tupl
         return 0, "unmeasured"
     if len(rows) == 1:
         return 0, "only"
-    limit = best.cost * (1.0 + min(_MARGIN, best.estimate.spread))
-    near = 1
-    while near < len(rows) and rows[near].tier == best.tier and rows[near].cost <= limit:
-        near += 1
-    if near == 1:
-        return 0, "fastest"
-    held, holder, kept = best.load.cached_tokens, 0, 0
-    for i in range(1, near):
-        row = rows[i]
-        if row.load.cached_tokens > held:
-            held, holder = row.load.cached_tokens, i
-        if row.id == last_used:
-            kept = i
-    place, rule = (holder, "prefix") if held else (kept, "last-used")
-    return (place, rule) if place and _stands(rows, place) else (0, "fastest")
+    peers = [row for row in rows if row.tier == best.tier]
+    held = max(row.load.cached_tokens for row in peers)
+    if held:
+        rule, place = "prefix", next(i for i, row in enumerate(peers) if row.load.cached_tokens == held)
+    else:
+        rule, place = "last-used", next((i for i, row in enumerate(peers) if row.id == last_used), 0)
+    near = rows[place].cost <= best.cost * (1.0 + min(_MARGIN, best.estimate.spread))
+    return (place, rule) if place and near and _stands(rows, place) else (0, "fastest")
 
 
 def _stands(rows: list[Row], place: int) -> bool:

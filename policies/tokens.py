@@ -99,6 +99,8 @@ class TokenRatio:
             for name in _Line.__slots__:
                 setattr(line, name, float(values[name]))
             self._lines[model] = line
+        while len(self._lines) > _MOST_MODELS:
+            self._lines.popitem(last=False)
 
 
 class OutputLength:
