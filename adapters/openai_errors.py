@@ -112,8 +112,9 @@ def _too_long(message: str, words: _Words) -> Rejected:
                 prompt, context = int(found["prompt"]), int(found["context"])
                 break
     if prompt is not None and context is not None:
-        message = f"the prompt has {prompt} tokens and the context holds {context}"
-    return Rejected(message, param="messages", code="context_length_exceeded")
+        at_least = "at least " if f"at least {prompt}" in message else ""
+        message = f"the prompt has {at_least}{prompt} tokens and the context holds {context}"
+    return Rejected(message, param=words.param or "messages", code="context_length_exceeded")
 
 
 def _read(value: Any, secret: str) -> _Words:
@@ -140,7 +141,7 @@ def _read(value: Any, secret: str) -> _Words:
         message=_clean(value.get("message", ""), secret),
         type=str(value.get("type") or ""),
         code=str(value.get("code") or ""),
-        param=value["param"] if isinstance(value.get("param"), str) else None,
+        param=value["param"].removeprefix("body.") if isinstance(value.get("param"), str) else None,
         prompt_tokens=_count(value.get("n_prompt_tokens")),
         context=_count(value.get("n_ctx")),
     )

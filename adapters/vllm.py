@@ -1,0 +1,152 @@
+"""The adapter for vLLM. It notices a leaving client at once, streaming or not.
+
+Which requests it takes depends on flags and on the model, and no path tells. So each model is asked once, with requests
+that it has to refuse before it computes anything: their ``max_tokens`` is beyond every context. The reason tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import PurePosixPath
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from adapters.base import Call, Endpoint, EngineDescription, EngineLoad, ModelDescription
+from adapters.body import BodyError
+from adapters.errors import Broken, EngineError, Rejected, TimedOut
+from adapters.model_folder import digest_of_folder, precision_of_folder
+from adapters.openai_protocol import OpenAIAdapter
+from adapters.prometheus import read_gauges
+from policies.types import Capability, Operation, Precision
+
+_GENERATES: Final = frozenset(
+    [
+        Capability.COMPLETION,
+        Capability.JSON_OBJECT,
+        Capability.JSON_SCHEMA,
+        Capability.LOGPROBS,
+        Capability.CHOICES,
+    ]
+)
+_BEYOND_EVERY_CONTEXT: Final = 1_000_000_000
+_TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+_PIXEL: Final = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_TRIALS: Final[dict[Capability, dict[str, object]]] = {
+    Capability.CHAT: {"messages": [{"role": "user", "content": "x"}]},
+    Capability.TOOLS: {"messages": [{"role": "user", "content": "x"}], "tools": [_TOOL]},
+    Capability.TOOL_CHOICE: {
+        "messages": [{"role": "user", "content": "x"}],
+        "tools": [_TOOL],
+        "tool_choice": "required",
+    },
+    Capability.VISION: {
+        "messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": _PIXEL}}]}],
+    },
+}
+
+
+class VllmAdapter(OpenAIAdapter):
+    """One vLLM server: usually one model, whose requests share a batch that grows as they come."""
+
+    kind: ClassVar[str] = "vllm"
+    label: ClassVar[str] = "vLLM"
+    default_port: ClassVar[int | None] = 8000
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._tried: dict[str, frozenset[Capability]] = {}
+
+    async def describe(self) -> EngineDescription:
+        try:
+            version, listed = await asyncio.gather(
+                self._ask_json("GET", "/version"), self._ask_json("GET", "/v1/models")
+            )
+            cards = [card for card in listed.get("data") or () if isinstance(card, dict) and card.get("id")]
+            models = [await self._describe_model(card) for card in cards]
+        except EngineError:
+            self._tried.clear()  # it may come back with other flags
+            raise
+        if not models:
+            raise Broken("it lists no model", engine=self.endpoint.name)
+        return EngineDescription(self.kind, self.label, str(version.get("version", "")), tuple(models))
+
+    async def load(self) -> EngineLoad:
+        gauges = read_gauges(await self._ask("GET", "/metrics"))
+        return EngineLoad(
+            running=gauges.total("vllm:num_requests_running"),
+            waiting=gauges.total("vllm:num_requests_waiting"),
+            kv_usage=gauges.highest("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
+        )
+
+    async def count_tokens(self, call: Call) -> int | None:
+        fields = {"messages", "tools", "chat_template_kwargs"} if call.operation is Operation.CHAT else {"prompt"}
+        if call.operation is Operation.EMBEDDINGS or (call.operation is Operation.COMPLETION and not _is_text(call)):
+            return None
+        body = {name: value for name, value in call.body.fields.items() if name in fields}
+        try:
+            answer = await self._ask_json("POST", "/tokenize", {**body, "model": call.engine_model})
+        except Rejected:
+            return None
+        count = answer.get("count")
+        return count if isinstance(count, int) else None
+
+    async def _describe_model(self, card: dict[str, Any]) -> ModelDescription:
+        endpoint, name, root = self.endpoint, str(card["id"]), str(card.get("root") or "")
+        folder = endpoint.model_dir or root
+        (found, scheme), digest = await asyncio.gather(
+            asyncio.to_thread(precision_of_folder, folder), asyncio.to_thread(digest_of_folder, folder)
+        )
+        if endpoint.precision is not None:
+            precision, source = endpoint.precision, "configuration"
+        elif found is Precision.FP32:  # vLLM computes such a model in 16 bits unless told otherwise: nobody knows which
+            precision, source = Precision.UNKNOWN, "nobody"
+        else:
+            precision, source = found, "nobody" if found is Precision.UNKNOWN else "model folder"
+        context = card.get("max_model_len")
+        if name not in self._tried:
+            self._tried[name] = await self._try(name)
+        return ModelDescription(
+            engine_model=name,
+            precision=precision,
+            scheme=endpoint.scheme or scheme,
+            precision_from=source,
+            context=context if isinstance(context, int) else None,
+            slots=endpoint.slots,
+            capabilities=self._tried[name],
+            digest=f"{PurePosixPath(root).name or name}:{digest}",
+            settings=f"ctx={context}",
+        )
+
+    async def _try(self, model: str) -> frozenset[Capability]:
+        """What the engine takes for this model. Raises EngineError when it does not say."""
+        embeds, *able = await asyncio.gather(
+            self._embeds(model), *(self._takes(model, fields) for fields in _TRIALS.values())
+        )
+        if embeds:
+            return frozenset({Capability.EMBEDDINGS})
+        return _GENERATES | {capability for capability, takes in zip(_TRIALS, able, strict=True) if takes}
+
+    async def _takes(self, model: str, fields: dict[str, object]) -> bool:
+        body = {"model": model, **fields, "max_tokens": _BEYOND_EVERY_CONTEXT}
+        try:
+            await self._ask("POST", "/v1/chat/completions", msgspec.json.encode(body))
+        except Rejected as refusal:
+            return refusal.code == "context_length_exceeded"
+        except TimedOut:
+            pass  # it began to compute after all; leaving has stopped it
+        return True
+
+    async def _embeds(self, model: str) -> bool:
+        try:
+            await self._ask("POST", "/v1/embeddings", msgspec.json.encode({"model": model, "input": []}))
+        except Rejected as refusal:
+            return refusal.code not in ("unsupported", "model_not_found")
+        return True
+
+
+def _is_text(call: Call) -> bool:
+    try:
+        return call.body.get("prompt", str) is not None
+    except BodyError:
+        return False
