@@ -31,7 +31,7 @@ _GENERATES: Final = frozenset(
 )
 _BEYOND_EVERY_CONTEXT: Final = 1_000_000_000
 _TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-_PIXEL: Final = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+_PIXEL: Final = "data:image/gif;base64,R0lGODdhAQABAIAAAAAAAAAAACwAAAAAAQABAAACAkQBADs="
 _TRIALS: Final[dict[Capability, dict[str, object]]] = {
     Capability.CHAT: {"messages": [{"role": "user", "content": "x"}]},
     Capability.TOOLS: {"messages": [{"role": "user", "content": "x"}], "tools": [_TOOL]},

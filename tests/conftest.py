@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from engines import llama
 from engines.scripted import ScriptedEngine
 
 
@@ -20,3 +21,20 @@ def scripted() -> Iterator[Callable[..., ScriptedEngine]]:
     yield start
     for engine in started:
         engine.stop()
+
+
+@pytest.fixture(scope="session")
+def llamacpp(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[llama.LlamaServer]:
+    """One real llama.cpp for the session: 2 slots of 2048 tokens, prompt batches of 128, tools in its template."""
+    pytest.importorskip("xllamacpp", reason="NO REAL LLAMA.CPP: install paceline[llamacpp]")
+    base = tmp_path_factory.getbasetemp()
+    with llama.shared_server(base if worker_id == "master" else base.parent) as server:
+        yield server
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that watch the slots of a real engine run one after the other, in one worker (``--dist loadgroup``)."""
+    for item in items:
+        for marker in ("llamacpp", "vllm", "ollama", "mlx"):
+            if item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.xdist_group(marker))

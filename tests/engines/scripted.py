@@ -100,8 +100,8 @@ class Exchange:
 class ScriptedEngine:
     """Plays an engine of ``kind`` (``llamacpp``, ``vllm``, ``lmstudio``, ``mlx``, ``openai``): see ``engines.shapes``.
 
-    GETs (and other side paths) are answered by ``routes``, keys like ``"GET /props"``, which a test may replace. Every
-    other request takes the next script, or the standing one.
+    GETs (and other side paths) are answered by ``routes``, keys like ``"GET /props"``, which a test may replace, and
+    trials of what it can by its ``capabilities``. Every other request takes the next script, or the standing one.
     """
 
     def __init__(self, kind: str = "openai", *, model: str = "engine-model", http10: bool | None = None) -> None:
@@ -109,6 +109,8 @@ class ScriptedEngine:
         self.model = model
         self.http10 = (kind == "mlx") if http10 is None else http10
         self.routes: dict[str, Script] = {path: whole(value) for path, value in shapes.describe(kind, model).items()}
+        self.capabilities = {"tools", "tool_choice"}
+        """What ``vllm`` and ``llamacpp`` say when an adapter tries what they can (``vision``, ``embeddings``, too)."""
         self.requests: list[Received] = []
         """The requests that took a script, in order of arrival."""
         self.watched: list[Received] = []
@@ -234,6 +236,8 @@ class ScriptedEngine:
 
     def _script_for(self, request: Received) -> Script:
         route = self.routes.get(f"{request.method} {request.path.partition('?')[0]}")
+        if route is None and (refusal := shapes.refuse_trial(self.kind, request, self.capabilities)):
+            route = whole(refusal[1], refusal[0])
         if route is not None:
             self.watched.append(request)
             return route

@@ -68,6 +68,34 @@ def describe(kind: str, model: str) -> dict[str, object]:
     return {"GET /v1/models": models}
 
 
+def refuse_trial(kind: str, request: Request, capabilities: set[str]) -> tuple[int, dict[str, object]] | None:
+    """What the engine says to a request that only tries what it can; ``None`` for any other request."""
+    if kind not in ("vllm", "llamacpp") or not request.path.startswith("/v1/"):
+        return None
+    asked = request.json
+    if request.path == "/v1/embeddings" and asked.get("input") == []:
+        if "embeddings" in capabilities:
+            return 400, _error(400, "Input array cannot be empty")
+        if kind == "vllm":
+            return 404, {"detail": "Not Found"}
+        return 501, _error(501, "This server does not support embeddings. Start it with `--embeddings`")
+    if kind != "vllm" or asked.get("max_tokens") != 1_000_000_000:
+        return None
+    if "image_url" in json.dumps(asked) and "vision" not in capabilities:
+        return 400, _error(400, "smollm2 is not a multimodal model")
+    if asked.get("tool_choice") == "required" and "tool_choice" not in capabilities:
+        return 400, _error(400, 'tool_choice="required" requires --tool-call-parser to be set')
+    if asked.get("tools") and "tool_choice" not in asked and "tools" not in capabilities:
+        return 400, _error(
+            400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set'
+        )
+    return 400, _error(400, "max_tokens=1000000000 cannot be greater than max_model_len=2048. Please request fewer.")
+
+
+def _error(code: int, message: str) -> dict[str, object]:
+    return {"error": {"message": message, "type": "BadRequestError", "param": None, "code": code}}
+
+
 class Answer:
     """One answer of a scripted engine: as stream events or as one body."""
 
