@@ -28,7 +28,7 @@ class _Model(msgspec.Struct):
     arch: str = ""
     compatibility_type: str = ""
     quantization: str = ""
-    state: str = "loaded"
+    state: str = ""
     max_context_length: int | None = None
     loaded_context_length: int | None = None
     capabilities: list[str] = []
@@ -50,7 +50,7 @@ class LmStudioAdapter(OpenAIAdapter):
     default_port: ClassVar[int | None] = 1234
 
     async def describe(self) -> EngineDescription:
-        models = tuple(self._describe(model) for model in await self._models() if model.type in _BY_TYPE)
+        models = tuple(self._describe(model) for model in await self._models())
         return EngineDescription(self.kind, self.label, "", models)
 
     async def load(self) -> EngineLoad:
@@ -60,10 +60,11 @@ class LmStudioAdapter(OpenAIAdapter):
     async def _models(self) -> list[_Model]:
         body = await self._ask("GET", _MODELS)
         try:
-            return msgspec.json.decode(body, type=_Models).data
+            models = msgspec.json.decode(body, type=_Models).data
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             name = self.endpoint.name
             raise Broken(f"its answer to {_MODELS} is not LM Studio's: {error}", engine=name) from error
+        return [model for model in models if model.type in _BY_TYPE]
 
     def _describe(self, model: _Model) -> ModelDescription:
         precision, scheme = precision_named("", model.quantization)

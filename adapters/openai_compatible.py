@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, ClassVar
 
 import msgspec
 
 from adapters.base import Endpoint, EngineDescription, EngineLoad, ModelDescription
 from adapters.errors import Broken
+from adapters.model_folder import precision_of_folder
 from adapters.openai_protocol import OpenAIAdapter
 from adapters.precision_names import precision_named
 from adapters.quirks import FLAVOURS, Flavour
@@ -41,7 +43,10 @@ class OpenAICompatibleAdapter(OpenAIAdapter):
         for path in self._flavour.info:
             about.update(await self._ask_if_there(path))
         version = about.get(self._flavour.version)
-        models = tuple(self._describe(name, {**card, **about}) for name, card in cards.items())
+        folder = Precision.UNKNOWN, ""
+        if self.endpoint.model_dir:
+            folder = await asyncio.to_thread(precision_of_folder, self.endpoint.model_dir)
+        models = tuple(self._describe(name, {**card, **about}, folder) for name, card in cards.items())
         known = self._kind in FLAVOURS
         return EngineDescription(
             self._kind if known else self.kind,
@@ -70,12 +75,14 @@ class OpenAICompatibleAdapter(OpenAIAdapter):
             return {default: {}}
         return cards
 
-    def _describe(self, name: str, about: dict[str, Any]) -> ModelDescription:
+    def _describe(self, name: str, about: dict[str, Any], folder: tuple[Precision, str]) -> ModelDescription:
         flavour, endpoint = self._flavour, self.endpoint
         precision, scheme = precision_named(_text(about, flavour.dtype), _text(about, flavour.quantization))
         source = "engine"
         if precision is Precision.UNKNOWN and endpoint.precision is not None:
             precision, source = endpoint.precision, "configuration"
+        elif precision is Precision.UNKNOWN:
+            (precision, scheme), source = folder, "model folder"
         return ModelDescription(
             engine_model=name,
             precision=precision,
