@@ -153,17 +153,19 @@ class Contention:
             return first, total, cost
         decoding, prefilling, owed_decode_s, owed_prefill_s = beside
         if decoding:
-            before = decoding * (queue_s * d[2] + prefill_s * p[2])
             most = owed_decode_s * in_both[2]
-            first += _least(before, most)
-            total += _least(before + decoding * decode_s * d[2], most)
+            before = decoding * (queue_s * d[2] + prefill_s * p[2])
+            before = _least(before, most if queue_s else owed_decode_s * in_prefill[2])
+            first += before
+            total += _least(before + _least(decoding * decode_s * d[2], owed_decode_s * in_decode[2]), most)
             cost += _least(owed_decode_s * d[3], decoding * prefill_s * in_decode[3])
             cost += _least(owed_decode_s * d[2], decoding * decode_s * in_decode[2])
         if prefilling:
-            before = prefilling * (queue_s * d[3] + prefill_s * p[3])
             most = owed_prefill_s * in_both[3]
-            first += _least(before, most)
-            total += _least(before + prefilling * decode_s * d[3], most)
+            before = prefilling * (queue_s * d[3] + prefill_s * p[3])
+            before = _least(before, most if queue_s else owed_prefill_s * in_prefill[3])
+            first += before
+            total += _least(before + _least(prefilling * decode_s * d[3], owed_prefill_s * in_decode[3]), most)
             cost += _least(owed_prefill_s * p[3], prefilling * prefill_s * in_prefill[3])
             cost += _least(owed_prefill_s * p[2], prefilling * decode_s * in_prefill[2])
         return first, total, cost

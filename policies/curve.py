@@ -33,10 +33,8 @@ class Curve:
         self._slopes = [head, *slopes, tail]
 
     def at(self, tokens: float) -> float:
-        """Return the value at a number of tokens."""
+        """Return the value at a number of tokens, 0 or more."""
         i = bisect_right(self._tokens, tokens) - 1
-        if i < 0:
-            return self._values[0]
         return self._values[i] + self._slopes[i] * (tokens - self._tokens[i])
 
     @property

@@ -109,6 +109,9 @@ class OutputLength:
     def __init__(self) -> None:
         self._means: OrderedDict[tuple[str, str], float] = OrderedDict()
 
+    def __len__(self) -> int:
+        return len(self._means)
+
     def expect(self, model: str, caller: str, max_output: int | None) -> int:
         """Return how long an answer will probably be, ``max_output`` at most.
 

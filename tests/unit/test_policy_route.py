@@ -7,6 +7,7 @@ from dataclasses import replace
 from fleets import deployment, fleet, samples
 
 from policies.ledger import Ledger
+from policies.roster import roster
 from policies.route import route
 from policies.types import (
     Capability,
@@ -15,6 +16,7 @@ from policies.types import (
     Health,
     LoadView,
     Objective,
+    Observation,
     Operation,
     Precision,
     Quality,
@@ -417,8 +419,6 @@ def test_a_hosted_api_is_the_last_resort_unless_it_is_asked_for() -> None:
 
 
 def test_one_slow_answer_does_not_banish_a_deployment() -> None:
-    from policies.types import Observation
-
     a, b = deployment("a"), deployment("b")
     view = fleet({a: FAST, b: (700.0, 70.0)})
     slow = Observation("a", a.fingerprint, 300, 48, ttft_s=9.0, total_s=30.0, cached_tokens=0)
@@ -438,3 +438,14 @@ def test_a_fleet_that_has_changed_is_decided_anew() -> None:
     changed = replace(b, fingerprint="new")
     assert ids(route(ASK, replace(view, deployments=(a, changed)))) == ["b", "a"]
     assert ids(route(ASK, replace(view, deployments=(a,)))) == ["a"]
+
+
+def test_many_kinds_of_requests_and_fleets_do_not_pile_up() -> None:
+    """Plans are remembered per fleet, up to a bound, and a plan that was dropped is made again."""
+    view = fleet({F16: FAST, Q4: SLOW})
+    for i in range(300):
+        assert route(replace(ASK, selector=f"nobody{i}"), view).chosen is None
+    assert ids(route(ASK, view)) == ["f16"]
+    for _ in range(10):
+        assert ids(route(ASK, fleet({F16: FAST, Q4: SLOW}))) == ["f16"]
+    assert len(roster(view.deployments)._plans) <= 256
