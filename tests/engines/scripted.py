@@ -194,8 +194,9 @@ class ScriptedEngine:
         assert task is not None
         self._connections.add(task)
         try:
-            while await self._exchange(reader, writer):
-                pass
+            early: bytes | None = b""
+            while early is not None:
+                early = await self._exchange(reader, writer, early)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
         except asyncio.CancelledError:
@@ -206,10 +207,11 @@ class ScriptedEngine:
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()
 
-    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        request = await _read_request(reader)
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, early: bytes) -> bytes | None:
+        """Answer one request, which begins with ``early``. Returns what came of the next one; ``None`` at the end."""
+        request = await _read_request(reader, early)
         if request is None:
-            return False
+            return None
         script = self._script_for(request)
         exchange = Exchange(self, request, writer)
         answer = asyncio.ensure_future(script(exchange))
@@ -219,11 +221,11 @@ class ScriptedEngine:
             if not answer.done():
                 request.left_at = time.monotonic()
                 request.left.set()
-                return False
+                return None
             if isinstance(error := answer.exception(), ConnectionError):
                 request.left_at = time.monotonic()
                 request.left.set()
-                return False
+                return None
             if error is not None:
                 raise error
             request.answered.set()
@@ -232,7 +234,9 @@ class ScriptedEngine:
                 if not task.done():
                     task.cancel()
             await asyncio.gather(answer, watch, return_exceptions=True)
-        return exchange.keep_alive and request.headers.get("connection", "").lower() != "close"
+        if not exchange.keep_alive or request.headers.get("connection", "").lower() == "close":
+            return None
+        return b"" if watch.cancelled() else watch.result()
 
     def _script_for(self, request: Received) -> Script:
         route = self.routes.get(f"{request.method} {request.path.partition('?')[0]}")
@@ -253,9 +257,9 @@ class ScriptedEngine:
             return self._arrivals.setdefault(index, Signal(f"request {index}"))
 
 
-async def _read_request(reader: asyncio.StreamReader) -> Received | None:
+async def _read_request(reader: asyncio.StreamReader, early: bytes) -> Received | None:
     try:
-        head = await reader.readuntil(b"\r\n\r\n")
+        head = early + await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
         return None
     first, *lines = head.decode("latin-1").split("\r\n")[:-2]
