@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+import yaml
 
 from adapters.base import EngineDescription, ModelDescription
 from gateway.names import logical_name
 from gateway.offline import watching
 from gateway.settings import Settings
 from policies.types import Precision
+
+_PLAIN = re.compile(r"[A-Za-z0-9][\w./:-]*[\w/]", re.ASCII)
 
 _HEAD = """\
 # Paceline's configuration. Everything may be left out; docs/configuration.md has every setting.
@@ -110,5 +115,6 @@ def _model(model: ModelDescription) -> str:
 
 
 def _text(value: str) -> str:
-    """Return a string as YAML: JSON's quotes are YAML's as well."""
-    return json.dumps(value, ensure_ascii=False)
+    """Return a string as YAML: plain where it stays a string, else in JSON's quotes, which are YAML's as well."""
+    is_plain = _PLAIN.fullmatch(value) is not None and yaml.safe_load(value) == value
+    return value if is_plain else json.dumps(value, ensure_ascii=False)

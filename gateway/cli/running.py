@@ -55,10 +55,10 @@ class RunningGateway:
             connection.request(method, parts.path + path, json.dumps(body) if body is not None else None, headers)
             response = connection.getresponse()
             return self._read(response.status, response.read())
-        except OSError as error:
-            raise NotRunning(f"nobody answers at {self.url}: {error.strerror or error}") from None
         except http.client.HTTPException:
             raise self._not_ours() from None
+        except OSError as error:
+            raise NotRunning(f"nobody answers at {self.url}: {error.strerror or error}") from None
         finally:
             connection.close()
 
