@@ -1,0 +1,124 @@
+"""One try of one request on one deployment: counted from the moment it is chosen until its last byte."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from adapters.base import Answer, Call, Outcome
+from adapters.errors import EngineError, Loading
+from policies.breaker import Pass
+from policies.ledger import Lease
+from policies.types import Candidate, Health
+
+if TYPE_CHECKING:
+    from gateway.engine import Engine
+    from gateway.exchange import Exchange
+    from gateway.fleet import Fleet
+
+
+class Attempt:
+    """Owns the upstream call and its lease; exactly one of ``done``, ``fail`` and ``cancel`` ends it.
+
+    ``leave`` is the breaker's pass, ``new_prompt`` says that the deployment holds nothing of the prompt.
+    ``delivered`` is set by whoever hands the answer's bytes to the client.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_fleet",
+        "_lease",
+        "_loop",
+        "_prefilling",
+        "call",
+        "candidate",
+        "delivered",
+        "ended_at",
+        "engine",
+        "exchange",
+        "leave",
+        "neighbours",
+        "new_prompt",
+        "started_at",
+        "was_cold",
+    )
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        engine: Engine,
+        exchange: Exchange,
+        candidate: Candidate,
+        call: Call,
+        lease: Lease,
+        leave: Pass,
+        *,
+        was_cold: bool,
+        new_prompt: bool,
+    ) -> None:
+        self._fleet = fleet
+        self._loop = asyncio.get_running_loop()
+        self._answer: Answer | None = None
+        self._prefilling = True
+        self.engine = engine
+        self.exchange = exchange
+        self.candidate = candidate
+        self.call = call
+        self._lease = lease
+        self.leave = leave
+        self.was_cold = was_cold
+        self.new_prompt = new_prompt
+        self.neighbours: Mapping[str, float] = {}
+        self.started_at = self._loop.time()
+        self.ended_at = 0.0
+        self.delivered = False
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """What the answer has shown so far."""
+        return None if self._answer is None else self._answer.outcome
+
+    async def open(self) -> None:
+        """Send the request; a deployment that is loading is waited for first. Raises ``EngineError``."""
+        if self.engine.health is Health.LOADING and not await self._fleet.wait_until_loaded(self.candidate.deployment):
+            raise Loading("the model is still loading", engine=self.engine.name)
+        self.started_at = self._loop.time()
+        self._answer = await self.engine.adapter.send(self.call)
+
+    async def read(self) -> bytes | None:
+        """Return the next bytes for the client and keep the ledger current. Raises ``EngineError``."""
+        assert self._answer is not None
+        data = await self._answer.read()
+        outcome = self._answer.outcome
+        if self._prefilling:
+            if outcome.first_token_at is not None:
+                self._prefilling = False
+                self._lease.first_token(self._loop.time())
+                self.exchange.first_token_at = outcome.first_token_at
+            elif outcome.prefill_done is not None:
+                self._lease.read(outcome.prefill_done)
+        else:
+            self._lease.wrote(outcome.output_chunks)
+        return data
+
+    def done(self) -> None:
+        """The answer came whole."""
+        self._end()
+        self._fleet.served(self)
+
+    def fail(self, error: EngineError) -> None:
+        """The engine failed or refused."""
+        self._end()
+        self._fleet.failed(self, error)
+
+    def cancel(self) -> None:
+        """The client left, or we stop."""
+        self._end()
+        self._fleet.cancelled(self)
+
+    def _end(self) -> None:
+        self.ended_at = self._loop.time()
+        if self._answer is not None:
+            self._answer.close()
+        self.neighbours = self._lease.close(self.ended_at)

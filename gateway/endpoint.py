@@ -1,0 +1,158 @@
+"""The inference routes as plain ASGI: authenticate, admit, read, serve, and turn what went wrong into an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from gateway.client import ClientLeft, Message, Receive, Scope, Send, TooLarge, read_body, send_body, wait_until_left
+from gateway.errors import ApiError
+from gateway.exchange import Exchange, Wishes
+from gateway.incoming import read_request
+from gateway.pipeline import serve
+from gateway.refusal import stopping
+from policies.types import Objective, Operation
+
+if TYPE_CHECKING:
+    from gateway.house import House
+
+access_log = logging.getLogger("paceline.access")
+
+_PASSED_ON = (b"traceparent", b"tracestate", b"baggage")
+_MAX_ID = 128
+
+
+class InferenceEndpoint:
+    """One operation's route. A call is cancelled, down to the engine, when its client leaves."""
+
+    def __init__(self, house: House, operation: Operation) -> None:
+        self._house = house
+        self._operation = operation
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; never raises for what a client or an engine did."""
+        headers = dict(scope["headers"])
+        request_id = _request_id(headers)
+        sent = _SendOnce(send)
+        try:
+            await self._answer(scope, headers, request_id, receive, sent)
+        except ApiError as error:
+            await _refuse(sent, request_id, error)
+        except ClientLeft:
+            pass
+        except asyncio.CancelledError:
+            if not self._house.stopping or sent.started:
+                raise
+            await _refuse(sent, request_id, stopping())
+
+    async def _answer(
+        self, scope: Scope, headers: Mapping[bytes, bytes], request_id: str, receive: Receive, send: Send
+    ) -> None:
+        house = self._house
+        arrived_at = asyncio.get_running_loop().time()
+        if scope["method"] != "POST":
+            raise ApiError(405, f"{scope['path']} takes POST, not {scope['method']}", headers=[(b"allow", b"POST")])
+        caller = house.let_in(scope, headers)
+        limit = house.settings.server.max_body_bytes
+        try:
+            data = await read_body(scope, receive, limit)
+        except TooLarge:
+            raise ApiError(
+                413, f"the body is larger than {limit} bytes (server.max_body_bytes)", code="body_too_large"
+            ) from None
+        incoming = read_request(self._operation, data)
+        wishes = Wishes(caller.name, _objective(headers), _text(headers, b"x-paceline-deployment"))
+        passed_on = tuple((name.decode(), _text(headers, name)) for name in _PASSED_ON if name in headers)
+        exchange = Exchange(request_id, arrived_at, incoming, wishes, (("x-request-id", request_id), *passed_on))
+        await self._serve_until_left(exchange, receive, send)
+
+    async def _serve_until_left(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+        """Serve while watching the client; its leaving cancels everything at once."""
+        house = self._house
+        task = asyncio.current_task()
+        assert task is not None
+        watcher = asyncio.get_running_loop().create_task(wait_until_left(receive))
+        finished = left = False
+
+        def on_left(_: asyncio.Task[None]) -> None:
+            nonlocal left
+            if not finished:
+                left = True
+                task.cancel()
+
+        watcher.add_done_callback(on_left)
+        house.running.add(task)
+        try:
+            async with house.admission.admitted(exchange.wishes.caller):
+                await serve(exchange, house.fleet, send, house.settings.server.keepalive_s)
+        except asyncio.CancelledError:
+            if not left:
+                raise
+            task.uncancel()
+        finally:
+            finished = True
+            watcher.cancel()
+            house.running.discard(task)
+            if house.settings.log.access:
+                log_access(exchange)
+
+
+class _SendOnce:
+    """An ASGI ``send`` that remembers whether a response has begun."""
+
+    __slots__ = ("_send", "started")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+
+    async def __call__(self, message: Message) -> None:
+        self.started = True
+        await self._send(message)
+
+
+async def _refuse(send: Send, request_id: str, error: ApiError) -> None:
+    await send_body(send, error.status, [(b"x-request-id", request_id.encode()), *error.headers], error.encode())
+
+
+def log_access(exchange: Exchange) -> None:
+    """Write one line about a request that has ended: never its text."""
+    deployment = exchange.deployment
+    access_log.info(
+        "%s %s model=%s caller=%s deployment=%s attempts=%d ended=%s after=%.3fs",
+        exchange.request_id,
+        exchange.incoming.operation,
+        exchange.incoming.model,
+        exchange.wishes.caller or "-",
+        deployment.id if deployment else "-",
+        exchange.attempts,
+        exchange.ended or "refused",
+        asyncio.get_running_loop().time() - exchange.arrived_at,
+    )
+
+
+def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:
+    return headers.get(name, b"").decode("latin-1")
+
+
+def _request_id(headers: Mapping[bytes, bytes]) -> str:
+    """The client's ``x-request-id`` where it is a plain token, else a new one."""
+    given = _text(headers, b"x-request-id")
+    if given and len(given) <= _MAX_ID and given.isascii() and given.isprintable() and " " not in given:
+        return given
+    return secrets.token_hex(12)
+
+
+def _objective(headers: Mapping[bytes, bytes]) -> Objective | None:
+    value = _text(headers, b"x-paceline-objective").strip().lower()
+    if not value:
+        return None
+    try:
+        return Objective(value)
+    except ValueError:
+        raise ApiError(
+            400, f"x-paceline-objective is {value!r}; it can be {', '.join(Objective)}", param="x-paceline-objective"
+        ) from None

@@ -1,0 +1,79 @@
+"""One client request as it goes through: what was asked, what was decided, what the response headers say."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from gateway.client import Header
+from gateway.incoming import Incoming
+from policies.types import Decision, Deployment, Estimate, Objective, RequestFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the client asked for beside the body: the ``x-paceline-*`` request headers and who it is."""
+
+    caller: str = ""
+    objective: Objective | None = None
+    pinned: str = ""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """A request between its first and its last byte. Times are ``loop.time()`` seconds.
+
+    ``deployment`` and ``estimate`` are those of the attempt that runs now or ran last.
+    """
+
+    request_id: str
+    arrived_at: float
+    incoming: Incoming
+    wishes: Wishes
+    upstream_headers: tuple[tuple[str, str], ...] = ()
+    facts: RequestFacts = field(default_factory=lambda: RequestFacts(""))
+    decision: Decision | None = None
+    deployment: Deployment | None = None
+    estimate: Estimate | None = None
+    reason: str = ""
+    attempts: int = 0
+    routed_at: float = 0.0
+    first_token_at: float | None = None
+    ended: str = ""
+    """``done``, ``cancelled``, ``failed`` or ``refused``, once it has ended."""
+
+    def headers(self) -> list[Header]:
+        """The ``x-paceline-*`` headers as far as they are known now."""
+        now = asyncio.get_running_loop().time()
+        lines: list[Header] = [(b"x-request-id", self.request_id.encode())]
+        deployment = self.deployment
+        if deployment is not None:
+            lines += [
+                (b"x-paceline-deployment", header_text(deployment.id)),
+                (b"x-paceline-engine", header_text(deployment.engine)),
+                (b"x-paceline-precision", deployment.precision.encode()),
+                (b"x-paceline-reason", header_text(self.reason)),
+                (b"x-paceline-attempts", b"%d" % self.attempts),
+            ]
+            estimate = self.estimate
+            if estimate is not None:
+                lines += [
+                    (b"x-paceline-predicted-ttft-ms", b"%.0f" % (estimate.ttft_s * 1000)),
+                    (b"x-paceline-predicted-total-ms", b"%.0f" % (estimate.total_s * 1000)),
+                ]
+        lines.append((b"server-timing", self._server_timing(now)))
+        return lines
+
+    def _server_timing(self, now: float) -> bytes:
+        """The stages that have passed, in ms: ``route`` (ours), ``upstream`` (the engine's until now)."""
+        if not self.routed_at:
+            return b"route;dur=%.2f" % ((now - self.arrived_at) * 1000)
+        return b"route;dur=%.2f, upstream;dur=%.1f" % (
+            (self.routed_at - self.arrived_at) * 1000,
+            (now - self.routed_at) * 1000,
+        )
+
+
+def header_text(text: str, limit: int = 200) -> bytes:
+    """Make any text safe in a response header: printable ASCII on one line, at most ``limit`` bytes."""
+    return "".join(c if " " <= c <= "~" else "?" for c in text[:limit]).encode()

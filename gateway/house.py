@@ -1,0 +1,78 @@
+"""The running gateway: settings, the fleet, who may come in, and what runs at the moment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+
+from gateway.admission import Admission
+from gateway.assembly import Assembly
+from gateway.client import Scope
+from gateway.fleet import Fleet
+from gateway.keys import Caller, Door
+from gateway.measuring import Measuring
+from gateway.settings import Settings
+from measure.async_store import AsyncStore
+from measure.progress import Progress, silent
+
+logger = logging.getLogger("paceline.house")
+
+RECORDS_FILE = "records.sqlite"
+
+
+class House:
+    """Everything that requests share. ``start`` and ``aclose`` belong to one event loop.
+
+    Raises ``SettingsError`` for keys that cannot be used.
+    """
+
+    def __init__(self, settings: Settings, *, measure: bool = True, progress: Progress = silent) -> None:
+        self.settings = settings
+        self.door = Door(settings)
+        self.admission = Admission(settings.limits, settings.auth.keys)
+        self.fleet = Fleet(settings.routing, settings.models)
+        self.running: set[asyncio.Task[object]] = set()
+        """The tasks that answer inference requests now."""
+        self._assembly = Assembly(settings, self.fleet)
+        self._measures = measure and settings.routing.measure_at_start
+        self._progress = progress
+        self._store: AsyncStore | None = None
+        self.measuring: Measuring | None = None
+
+    async def start(self) -> None:
+        """Open the records, take the engines in and begin to measure; returns without waiting for any engine."""
+        self._store = await AsyncStore.open(self.settings.data_dir / RECORDS_FILE)
+        self.measuring = Measuring(self.fleet, self._store, enabled=self._measures, progress=self._progress)
+        await self.measuring.restore()
+        self.fleet.on_change(self.measuring.fleet_changed)
+        self.measuring.start()
+        self._assembly.start()
+
+    async def wait_for_first_answers(self, limit_s: float) -> None:
+        """Wait until every engine that is known has been asked once, for ``limit_s`` at most."""
+        await self._assembly.wait_for_first_answers(limit_s)
+
+    async def aclose(self) -> None:
+        """Stop everything, the engines that are ours included, and save what was learned."""
+        await self._assembly.aclose()
+        if self.measuring is not None:
+            await self.measuring.aclose()
+        await self.fleet.aclose()
+        if self._store is not None:
+            await self._store.aclose()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether what still runs is being ended."""
+        return self.fleet.stopping
+
+    def let_in(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Caller:
+        """Return who calls. Raises ``ApiError`` (401 or 403)."""
+        return self.door.let_in(scope, headers)
+
+    def end_running(self) -> None:
+        """End what still runs: streams with an error event, other requests with a 503."""
+        self.fleet.stopping = True
+        for task in tuple(self.running):
+            task.cancel()

@@ -1,0 +1,155 @@
+"""The one task that measures: deployments without a record first, then how neighbours slow each other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import TYPE_CHECKING
+
+from measure.async_store import AsyncStore
+from measure.database import StoreError
+from measure.pairs import Member, measure_beside, neighbours
+from measure.progress import Progress, silent
+from measure.quick import measure_quickly
+from policies.types import Deployment, Health
+
+if TYPE_CHECKING:
+    from gateway.fleet import Fleet
+
+logger = logging.getLogger("paceline.measure")
+
+RETRY_AFTER_S = 60.0
+"""After a measurement that failed, that deployment is left alone for so long."""
+SAVE_EVERY_S = 30.0
+
+
+class Measuring:
+    """Measures one thing at a time, so that no measurement disturbs another; live traffic has priority.
+
+    What serving has taught is saved from here as well: every 30 seconds and at the end.
+    """
+
+    def __init__(self, fleet: Fleet, store: AsyncStore, *, enabled: bool, progress: Progress = silent) -> None:
+        self._fleet = fleet
+        self._store = store
+        self._enabled = enabled
+        self._progress = progress
+        self._changed = asyncio.Event()
+        self._known: set[str] = set()
+        self._retry_at: dict[str, float] = {}
+        self._paired: set[tuple[str, str]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self.busy = False
+        self.settled = asyncio.Event()
+        """Set while there is nothing left to measure."""
+
+    def start(self) -> None:
+        """Begin in the background."""
+        self._task = asyncio.get_running_loop().create_task(self._work(), name="measure")
+
+    def fleet_changed(self) -> None:
+        """A deployment came, went or changed."""
+        self.settled.clear()
+        self._changed.set()
+
+    async def restore(self) -> None:
+        """Take back the token ratios of earlier runs."""
+        try:
+            self._fleet.learned.ratio.restore(await self._store.load_token_ratios())
+        except (StoreError, KeyError, TypeError, ValueError) as error:
+            logger.warning("what was learned earlier cannot be read: %s", error)
+
+    async def aclose(self) -> None:
+        """Stop, and save what was learned."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+        await self._save()
+
+    async def _work(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                await self._recall()
+                measured = self._enabled and (await self._measure_one() or await self._pair_one())
+                if measured:
+                    continue
+                self.settled.set()
+                await self._save()
+            except StoreError as error:
+                logger.warning("speed records cannot be read or written: %s", error)
+            except Exception:
+                logger.exception("measuring failed; it goes on in %g s", RETRY_AFTER_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SAVE_EVERY_S):
+                    await self._changed.wait()
+
+    async def _recall(self) -> None:
+        """Give the predictor what is on record for fingerprints that it has not met yet."""
+        for deployment in self._fleet.deployments:
+            fingerprint = deployment.fingerprint
+            if fingerprint in self._known:
+                continue
+            self._known.add(fingerprint)
+            samples = await self._store.samples(fingerprint)
+            if samples:
+                learned = await self._store.load_learned(fingerprint)
+                self._fleet.learned.recall(deployment, samples, await self._store.pairs(fingerprint), learned)
+
+    async def _measure_one(self) -> bool:
+        now = asyncio.get_running_loop().time()
+        for deployment in self._fleet.deployments:
+            due = self._retry_at.get(deployment.fingerprint, 0.0) <= now
+            if not deployment.hosted and due and self._fleet.is_measurable(deployment):
+                await self._measure(deployment)
+                return True
+        return False
+
+    async def _measure(self, deployment: Deployment) -> None:
+        engine = self._fleet.engine_of(deployment)
+        logger.info("measuring %s", deployment.id)
+        result = await measure_quickly(
+            engine.adapter,
+            deployment,
+            traffic=self._fleet.traffic_on(deployment.hardware),
+            progress=self._progress,
+            memory=engine.peak_memory,
+        )
+        await self._store.add(*result.records)
+        if result.failed:
+            self._retry_at[deployment.fingerprint] = asyncio.get_running_loop().time() + RETRY_AFTER_S
+            logger.warning("measuring %s failed: %s", deployment.id, result.failed)
+        else:
+            self._fleet.learned.measured(deployment, result.samples)
+
+    async def _pair_one(self) -> bool:
+        up = [d for d in self._fleet.deployments if self._fleet.health_of(d) is Health.UP and not d.hosted]
+        for timed, neighbour in neighbours([d for d in up if self._fleet.learned.predictor.knows(d.fingerprint)]):
+            pair = (timed.fingerprint, neighbour.fingerprint)
+            if pair in self._paired:
+                continue
+            self._paired.add(pair)
+            if await self._store.paired(*pair):
+                continue
+            logger.info("measuring %s beside %s", timed.id, neighbour.id)
+            records = await measure_beside(
+                Member(self._fleet.engine_of(timed).adapter, timed),
+                Member(self._fleet.engine_of(neighbour).adapter, neighbour),
+                traffic=self._fleet.traffic_on(timed.hardware),
+                progress=self._progress,
+            )
+            await self._store.add(*records)
+            self._fleet.learned.paired(timed, await self._store.pairs(timed.fingerprint))
+            return True
+        return False
+
+    async def _save(self) -> None:
+        try:
+            for fingerprint, state in self._fleet.learned.unsaved():
+                await self._store.save_learned(fingerprint, state)
+            await self._store.save_token_ratios(self._fleet.learned.ratio.to_dict())
+        except StoreError as error:
+            logger.warning("what was learned cannot be saved: %s", error)

@@ -1,0 +1,126 @@
+"""A request's way through, readable from top to bottom: route, try the candidates in order, pass the answer on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from adapters.errors import EngineError, Interrupted, Loading, Rejected
+from gateway.attempt import Attempt
+from gateway.client import EventStream, Send, send_body
+from gateway.errors import ApiError, from_engine_error
+from gateway.exchange import Exchange
+from gateway.fleet import Fleet
+from gateway.refusal import all_failed, no_candidate, stopping
+from policies.types import Candidate
+
+Deliver = Callable[[Attempt], Awaitable[None]]
+
+
+async def serve(exchange: Exchange, fleet: Fleet, send: Send, keepalive_s: float) -> None:
+    """Answer one request. Raises ``ApiError`` as long as nothing has been sent; afterwards errors are stream events."""
+    exchange.facts = fleet.facts(exchange.incoming, exchange.wishes)
+    exchange.decision = fleet.route(exchange.facts)
+    exchange.routed_at = asyncio.get_running_loop().time()
+    if exchange.decision.chosen is None:
+        raise no_candidate(exchange.facts, exchange.decision, fleet.models())
+    if exchange.incoming.stream:
+        await _serve_stream(exchange, fleet, send, keepalive_s)
+    else:
+        await _serve_whole(exchange, fleet, send)
+
+
+async def _serve_stream(exchange: Exchange, fleet: Fleet, send: Send, keepalive_s: float) -> None:
+    stream = EventStream(send, exchange.headers, keepalive_s)
+    try:
+        await _try_candidates(exchange, fleet, lambda attempt: _forward(attempt, stream))
+    except ApiError as error:
+        if not stream.started:
+            raise
+        await stream.write(error.event())
+    except asyncio.CancelledError:
+        if stream.started and fleet.stopping:
+            await stream.write(stopping().event())
+            await stream.end()
+        raise
+    finally:
+        await stream.aclose()
+    await stream.end()
+
+
+async def _forward(attempt: Attempt, stream: EventStream) -> None:
+    """Pass an answer on, chunk by chunk, as the engine sends it."""
+    while (data := await attempt.read()) is not None:
+        if data:
+            attempt.delivered = True
+            await stream.write(data)
+
+
+async def _serve_whole(exchange: Exchange, fleet: Fleet, send: Send) -> None:
+    body = b""
+
+    async def collect(attempt: Attempt) -> None:
+        nonlocal body
+        body = await _collect(attempt)
+
+    await _try_candidates(exchange, fleet, collect)
+    await send_body(send, 200, exchange.headers(), body)
+
+
+async def _collect(attempt: Attempt) -> bytes:
+    """Read an answer to its end and return it as one body."""
+    pieces = []
+    while (data := await attempt.read()) is not None:
+        pieces.append(data)
+    return b"".join(pieces)
+
+
+async def _try_candidates(exchange: Exchange, fleet: Fleet, deliver: Deliver) -> None:
+    """Try the candidates in order until one has answered. Raises ``ApiError`` when none has.
+
+    Another candidate is tried only while the client has no byte of an answer, and within the retry budget. A request
+    that found nothing but loading engines waits for the first of them, once.
+    """
+    assert exchange.decision is not None
+    failures: list[EngineError] = []
+    loading: Candidate | None = None
+    for candidate in exchange.decision.candidates:
+        if failures and not fleet.may_retry(failures[-1]):
+            break
+        failure = await _try(exchange, fleet, candidate, deliver)
+        if failure is None:
+            return
+        failures.append(failure)
+        if loading is None and isinstance(failure, Loading):
+            loading = candidate
+    if loading is not None and await fleet.wait_until_loaded(loading.deployment):
+        failure = await _try(exchange, fleet, loading, deliver)
+        if failure is None:
+            return
+        failures.append(failure)
+    raise all_failed(exchange.decision, failures)
+
+
+async def _try(exchange: Exchange, fleet: Fleet, candidate: Candidate, deliver: Deliver) -> EngineError | None:
+    """Make one attempt. Returns the fault after which another candidate may be tried, ``None`` when it is answered.
+
+    Raises ``ApiError`` for a fault that no other candidate could mend.
+    """
+    try:
+        attempt = fleet.begin(exchange, candidate)
+    except EngineError as error:
+        return error
+    try:
+        await attempt.open()
+        await deliver(attempt)
+    except EngineError as error:
+        attempt.fail(error)
+        elsewhere = error.retryable or (isinstance(error, Rejected) and error.elsewhere)
+        if attempt.delivered or not (elsewhere or isinstance(error, Interrupted)):
+            raise from_engine_error(error) from error
+        return error
+    except BaseException:
+        attempt.cancel()
+        raise
+    attempt.done()
+    return None

@@ -1,0 +1,75 @@
+"""The server process: listens, and stops gracefully: no new requests, time for what runs, then an end for the rest."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from types import FrameType
+
+import uvicorn
+
+from gateway.app import create_app
+from gateway.house import House
+
+AFTER_END_S = 5.0
+"""How long requests that were told to end may take for it."""
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with an end for streams that outlive the time to stop, and a word when it listens."""
+
+    def __init__(
+        self, config: uvicorn.Config, house: House, on_listening: Callable[[str, int], Awaitable[None]]
+    ) -> None:
+        super().__init__(config)
+        self._house = house
+        self._on_listening = on_listening
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, then say where."""
+        await super().startup(sockets)
+        if self.started and not self.should_exit:
+            host, port = self.servers[0].sockets[0].getsockname()[:2]
+            await self._on_listening(host, port)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop gracefully; a second Ctrl+C does not wait. The signal is not raised again: that stop is a success."""
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop listening at once; what still runs after ``graceful_stop_s`` is ended."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._house.settings.server.graceful_stop_s, self._house.end_running)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+
+def run(house: House, on_listening: Callable[[str, int], Awaitable[None]]) -> bool:
+    """Serve until SIGTERM or SIGINT. Returns whether it ever listened (a port that is taken has been logged)."""
+    server_settings = house.settings.server
+    config = uvicorn.Config(
+        create_app(house),
+        host=server_settings.host,
+        port=server_settings.port,
+        http="httptools",
+        loop="uvloop",
+        lifespan="on",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        date_header=False,
+        timeout_graceful_shutdown=int(server_settings.graceful_stop_s + AFTER_END_S) + 1,
+        timeout_keep_alive=75,
+        backlog=4096,
+    )
+    server = Server(config, house, on_listening)
+    # uvicorn leaves the process when it cannot listen; how that is told is the caller's matter.
+    with contextlib.suppress(SystemExit):
+        server.run()
+    return server.started
