@@ -59,8 +59,12 @@ class LaunchSettings(Group):
     engine: LaunchKind = Field(description="The engine to start.", examples=["llamacpp"])
     model: str = Field(
         default="",
-        description="The model: a GGUF file for llama.cpp, a model folder or hub name for vLLM, nothing for Ollama.",
+        description="A GGUF file for llama.cpp, a model folder or hub name for vLLM; for Ollama the folder of its "
+        "models, where that is not Ollama's own.",
         examples=["models/SmolLM2-135M-Instruct-Q8_0.gguf"],
+    )
+    alias: str = Field(
+        default="", description="What the engine calls the model. Left out: as its file or folder.", examples=["small"]
     )
     binary: UserPath | None = Field(
         default=None,

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 from adapters.base import EngineDescription, ModelDescription
+from adapters.launch import LaunchError, command
 from gateway.checks.finding import Finding, fix, note, ok, warn
-from gateway.engine import Engine
-from gateway.settings import EngineKind, EngineSettings, LaunchKind, LaunchSettings, Settings
+from gateway.launching import launch_spec
+from gateway.settings import EngineKind, EngineSettings, LaunchSettings, Settings
 from policies.types import Health, Precision
 
 SMALL_CONTEXT = 4096
 """Tokens; chats with tools or documents are regularly longer."""
 
 
-def check_engines(settings: Settings, engines: Iterable[Engine]) -> Iterator[Finding]:
+class Watched(Protocol):
+    """What is looked at of an engine; ``gateway.engine.Engine`` is one."""
+
+    name: str
+    health: Health
+    note: str
+    description: EngineDescription | None
+
+
+def check_engines(settings: Settings, engines: Iterable[Watched]) -> Iterator[Finding]:
     """Look at the engines that are configured or were found, and at those that are to be started."""
     configured = {engine.name: engine for engine in settings.engines}
     found = list(engines)
@@ -25,7 +35,7 @@ def check_engines(settings: Settings, engines: Iterable[Engine]) -> Iterator[Fin
         yield from check_running(engine, configured.get(engine.name))
     for settings_of in settings.engines:
         if settings_of.launch is not None:
-            yield from check_launch(settings_of.name, settings_of.launch)
+            yield from check_launch(settings_of, settings_of.launch, settings.data_dir)
         if settings_of.kind is EngineKind.HOSTED and find_spec("litellm") is None:
             todo = "`pip install 'paceline[hosted]'`."
             yield fix("engines", f"{settings_of.name} is a hosted API, and litellm is not installed", todo)
@@ -35,7 +45,7 @@ def check_engines(settings: Settings, engines: Iterable[Engine]) -> Iterator[Fin
         yield fix("engines", f"no engine was found ({looked})", "Start one, or configure one under engines.")
 
 
-def check_running(engine: Engine, configured: EngineSettings | None) -> Iterator[Finding]:
+def check_running(engine: Watched, configured: EngineSettings | None) -> Iterator[Finding]:
     """Look at one engine that runs, or should."""
     if engine.health is Health.LOADING:
         yield note("engines", f"{engine.name} is loading: {engine.note}")
@@ -79,37 +89,15 @@ def check_context(engine: str, description: EngineDescription, model: ModelDescr
         yield ok("context", f"{where} takes {model.context} tokens a request")
 
 
-def check_launch(name: str, launch: LaunchSettings) -> Iterator[Finding]:
+def check_launch(engine: EngineSettings, launch: LaunchSettings, data_dir: Path) -> Iterator[Finding]:
     """Can an engine be started: is its program there, and its model?"""
-    problems = list(_launch_problems(name, launch))
-    yield from problems
-    if not problems:
-        yield ok("engines", f"{name} can be started: {launch.engine} {launch.model}".rstrip())
-
-
-def _launch_problems(name: str, launch: LaunchSettings) -> Iterator[Finding]:
-    if (missing := _missing_program(launch)) is not None:
-        yield fix("engines", f"{name} cannot be started: {missing[0]}", missing[1])
-    is_path = launch.engine is LaunchKind.LLAMACPP or launch.model.startswith(("/", "./", "../", "~"))
-    if launch.model and is_path and not Path(launch.model).expanduser().exists():
-        todo = f"Correct launch.model (a relative path starts at {Path.cwd()})."
-        yield fix("engines", f"{name} cannot be started: there is no {launch.model}", todo)
-
-
-def _missing_program(launch: LaunchSettings) -> tuple[str, str] | None:
-    for option, path in (("binary", launch.binary), ("python", launch.python)):
-        if path is not None:
-            there = shutil.which(str(path)) is not None
-            return None if there else (f"{path} is not there or cannot be run", f"Correct launch.{option}.")
-    if launch.engine is LaunchKind.LLAMACPP:
-        if shutil.which("llama-server") or find_spec("xllamacpp"):
-            return None
-        return "there is no llama-server", "Set launch.binary, or `pip install 'paceline[llamacpp]'`."
-    if launch.engine is LaunchKind.VLLM:
-        if shutil.which("vllm") or find_spec("vllm"):
-            return None
-        return "there is no vLLM", "Set launch.python to the Python of the environment that it is installed in."
-    return None if shutil.which("ollama") else ("there is no ollama", "Install it, or set launch.binary.")
+    try:
+        command(launch_spec(engine, launch, data_dir), launch.port or 0)
+    except LaunchError as error:
+        todo = f"Correct engines[].launch of {engine.name} (relative paths start at {Path.cwd()})."
+        yield fix("engines", f"{engine.name} cannot be started: {error}", todo)
+    else:
+        yield ok("engines", f"{engine.name} can be started: {launch.engine} {launch.model}".rstrip())
 
 
 def _counted(description: EngineDescription) -> str:
