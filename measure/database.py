@@ -6,6 +6,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -126,11 +127,10 @@ class Database:
             return
         date = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
         aside = self.path.with_name(f"{self.path.name}.corrupt-{date}")
-        self.path.rename(aside)
-        for suffix in ("-wal", "-shm"):
-            companion = self.path.with_name(self.path.name + suffix)
-            if companion.exists():
-                companion.rename(aside.with_name(aside.name + suffix))
+        # The companions first: after the file itself is gone, another process may begin a new one with new companions.
+        for suffix in ("-wal", "-shm", ""):
+            with suppress(FileNotFoundError):
+                self.path.with_name(self.path.name + suffix).rename(aside.with_name(aside.name + suffix))
         _log.warning("%s was damaged (%s): set aside as %s, starting without records", self.path, cause, aside.name)
 
 

@@ -25,8 +25,9 @@ def text_faults(text: str) -> tuple[str, ...]:
     if not bare:
         return ("empty",)
     faults = []
-    # A forced end may cut a character in two: the last one says nothing.
-    if _REPLACEMENT in text.rstrip(_REPLACEMENT):
+    # A forced end may cut a character in two: what stands last says nothing, unless nothing else does.
+    stem = bare.rstrip(_REPLACEMENT)
+    if not stem or _REPLACEMENT in stem:
         faults.append("broken Unicode")
     if len(bare) >= LOOP_LENGTH and len(set(bare)) == 1:
         faults.append("loop")

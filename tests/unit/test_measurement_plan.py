@@ -1,0 +1,72 @@
+"""The rule that fits a measurement into its budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from measure.plan import Plan
+
+LENGTHS = (32, 128, 512)
+
+
+def carry_out(plan: Plan, seconds: Callable[[int], float]) -> list[int]:
+    order: list[int] = []
+    while (length := plan.next()) is not None:
+        order.append(length)
+        plan.ran(length, seconds(length))
+    return order
+
+
+def test_a_fast_engine_is_measured_three_times_at_each_length_breadth_first() -> None:
+    plan = Plan(LENGTHS, runs=3, budget_s=10.0)
+    assert carry_out(plan, lambda length: 0.1) == [32, 128, 512] * 3
+    assert plan.runs_left == 0
+
+
+def test_a_slow_engine_is_measured_once_at_the_two_shortest_lengths() -> None:
+    assert carry_out(Plan(LENGTHS, runs=3, budget_s=10.0), lambda length: length / 5) == [32, 128]
+
+
+def test_what_is_left_of_the_budget_goes_to_the_lengths_that_fit() -> None:
+    order = carry_out(Plan(LENGTHS, runs=3, budget_s=10.0), lambda length: length / 40)
+    assert order == [32, 128, 32, 128, 32]
+
+
+def test_a_failed_length_is_left_and_another_one_takes_its_place() -> None:
+    plan = Plan(LENGTHS, runs=1, budget_s=0.0)
+    assert plan.next() == 32
+    plan.failed(32)
+    assert carry_out(plan, lambda length: 1.0) == [128, 512]
+
+
+def test_a_plan_that_is_cut_still_does_what_a_curve_needs() -> None:
+    plan = Plan(LENGTHS, runs=3, budget_s=100.0)
+    plan.ran(32, 0.1)
+    plan.cut()
+    assert carry_out(plan, lambda length: 0.1) == [128]
+
+
+def test_a_single_length_is_enough_for_a_tiny_context() -> None:
+    assert carry_out(Plan((20, 20, 20), runs=2, budget_s=10.0), lambda length: 0.1) == [20, 20]
+
+
+@given(
+    st.lists(st.integers(1, 5000), min_size=1, max_size=6, unique=True),
+    st.integers(1, 5),
+    st.floats(0.0, 100.0),
+    st.floats(0.0001, 1.0),
+    st.floats(0.0, 5.0),
+)
+def test_the_budget_is_only_passed_by_the_necessary_runs(
+    lengths: list[int], runs: int, budget_s: float, per_token_s: float, base_s: float
+) -> None:
+    plan = Plan(lengths, runs=runs, budget_s=budget_s)
+    cost: Callable[[int], float] = lambda length: base_s + length * per_token_s  # noqa: E731
+    order = carry_out(plan, cost)
+    necessary = sorted(lengths)[:2]
+    assert set(necessary) <= set(order)
+    assert all(order.count(length) <= runs for length in lengths)
+    assert plan.spent_s <= max(budget_s, sum(cost(length) for length in necessary)) * (1 + 1e-9)
