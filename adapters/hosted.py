@@ -53,7 +53,8 @@ _BY_PARAMETER: Final = {"logprobs": Capability.LOGPROBS, "n": Capability.CHOICES
 class HostedAdapter(Adapter):
     """One provider, or one key of it. Its models are those that the operator names, as litellm spells them.
 
-    ``url`` replaces the provider's own address. Capabilities and context come from litellm's table of models; a model
+    ``url`` replaces the provider's own address; ``options`` are litellm's own parameters (``api_version``,
+    ``vertex_project``, …), or fields for requests that do not have them. Capabilities and context come from litellm's table of models; a model
     that is not in it can chat, and whatever else the operator says.
     """
 
@@ -111,9 +112,9 @@ class HostedAdapter(Adapter):
             fields = {name: body.get(name) for name in body.fields if name not in _OURS}
         except BodyError as error:
             raise Rejected(error.message, param=error.param) from None
-        fields = {**endpoint.options, **fields}
-        arguments = {name: value for name, value in fields.items() if name in _PARAMETERS and value is not None}
+        named = {name: value for name, value in fields.items() if name in _PARAMETERS and value is not None}
         others = {name: value for name, value in fields.items() if name not in _PARAMETERS}
+        arguments: dict[str, Any] = {**endpoint.options, **named}
         if others:
             arguments["extra_body"] = others
         arguments |= {"model": call.engine_model, "max_retries": 0, "num_retries": 0}

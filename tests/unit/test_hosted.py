@@ -108,6 +108,17 @@ async def test_a_client_cannot_turn_the_key_to_another_address(hosted) -> None:
     assert received["mock_response"] == "no"  # for the provider to refuse, not for litellm to obey
 
 
+async def test_the_operators_options_are_litellms_own_and_a_request_may_say_otherwise(scripted) -> None:
+    engine = scripted()
+    options = {"custom_llm_provider": "openai", "temperature": 0.1, "top_p": 0.2}
+    endpoint = Endpoint("cloud", f"{engine.url}/v1", api_key="k", models={"plain-name": "m"}, options=options)
+    adapter = HostedAdapter(endpoint)
+    await read_all(await adapter.send(call({**CHAT_BODY, "temperature": 0.9}, engine_model="plain-name")))
+    sent = engine.requests[0].json
+    assert (sent["model"], sent["temperature"], sent["top_p"]) == ("plain-name", 0.9, 0.2)
+    await adapter.aclose()
+
+
 @pytest.mark.parametrize(
     ("script", "kind", "code"),
     [
