@@ -54,8 +54,8 @@ class HostedAdapter(Adapter):
     """One provider, or one key of it. Its models are those that the operator names, as litellm spells them.
 
     ``url`` replaces the provider's own address; ``options`` are litellm's own parameters (``api_version``,
-    ``vertex_project``, …), or fields for requests that do not have them. Capabilities and context come from litellm's table of models; a model
-    that is not in it can chat, and whatever else the operator says.
+    ``vertex_project``, …), or fields for requests that do not have them. Capabilities and context come from litellm's
+    table of models; a model that is not in it can chat, and whatever else the operator says.
     """
 
     kind: ClassVar[str] = "hosted"
