@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
-from engines import shapes
+from engines import ollama_shapes, shapes
 from engines.scripts import Script, chat, whole
 from engines.signals import LIMIT_S, Signal
 
@@ -98,7 +98,7 @@ class Exchange:
 
 
 class ScriptedEngine:
-    """Plays an engine of ``kind`` (``llamacpp``, ``vllm``, ``lmstudio``, ``mlx``, ``openai``): see ``engines.shapes``.
+    """Plays an engine of ``kind`` (see ``engines.shapes`` and ``engines.ollama_shapes``).
 
     GETs (and other side paths) are answered by ``routes``, keys like ``"GET /props"``, which a test may replace, and
     trials of what it can by its ``capabilities``. Every other request takes the next script, or the standing one.
@@ -108,7 +108,8 @@ class ScriptedEngine:
         self.kind = kind
         self.model = model
         self.http10 = (kind == "mlx") if http10 is None else http10
-        self.routes: dict[str, Script] = {path: whole(value) for path, value in shapes.describe(kind, model).items()}
+        described = ollama_shapes.describe(model) if kind == "ollama" else shapes.describe(kind, model)
+        self.routes: dict[str, Script] = {path: whole(value) for path, value in described.items()}
         self.capabilities = {"tools", "tool_choice"}
         """What ``vllm`` and ``llamacpp`` say when an adapter tries what they can (``vision``, ``embeddings``, too)."""
         self.requests: list[Received] = []

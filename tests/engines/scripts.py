@@ -7,11 +7,11 @@ client leaves or the engine is stopped.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engines import shapes
+from engines.ollama_shapes import OllamaAnswer
 from engines.signals import Gate
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def chat(
     """
 
     async def script(exchange: Exchange) -> None:
-        answer = shapes.Answer(exchange.engine.kind, exchange.engine.model, exchange.request, tokens, finish)
+        answer = _answer(exchange, tokens, finish)
         answer.prompt_tokens, answer.cached_tokens = prompt_tokens, cached_tokens
         if not answer.streamed:
             if gate is not None:
@@ -152,7 +152,7 @@ def fail(after: int = 0, error: object = None, tokens: Sequence[str] = ("Hel", "
     async def script(exchange: Exchange) -> None:
         await _begin(exchange, after, tokens)
         value = error or {"message": "out of memory", "type": "server_error", "code": 500}
-        await exchange.data(b"data: " + json.dumps({"error": value}).encode() + b"\n\n")
+        await exchange.data(_answer(exchange, tokens, "stop").failure(value))
         await exchange.end()
 
     return script
@@ -172,9 +172,15 @@ def pieces(*blobs: bytes, gate: Gate | None = None, headers: Mapping[str, str] |
     return script
 
 
+def _answer(exchange: Exchange, tokens: Sequence[str | Mapping[str, Any]], finish: str) -> shapes.Answer:
+    kind = exchange.engine.kind
+    shape = OllamaAnswer if kind == "ollama" else shapes.Answer
+    return shape(kind, exchange.engine.model, exchange.request, tokens, finish)
+
+
 async def _begin(exchange: Exchange, after: int, tokens: Sequence[str]) -> None:
     await exchange.head(headers=SSE)
-    answer = shapes.Answer(exchange.engine.kind, exchange.engine.model, exchange.request, tokens, "stop")
+    answer = _answer(exchange, tokens, "stop")
     if after:
         for event in answer.tokens_only()[: after + 1]:  # the first event is the role
             await exchange.data(event)

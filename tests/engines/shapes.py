@@ -157,6 +157,10 @@ class Answer:
             ]
         return [f": keepalive {done}/{all_}\n\n".encode() for done, all_ in steps]
 
+    def failure(self, error: object) -> bytes:
+        """An error event inside of a 200."""
+        return b"data: " + json.dumps({"error": error}).encode() + b"\n\n"
+
     def _choice(self, delta: Mapping[str, Any], finish: str | None) -> dict[str, Any]:
         if self._is_chat:
             return {"choices": [{"index": 0, "delta": dict(delta), "logprobs": None, "finish_reason": finish}]}
