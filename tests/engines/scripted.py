@@ -24,7 +24,7 @@ from http import HTTPStatus
 from typing import Any
 
 from engines import ollama_shapes, shapes
-from engines.scripts import Script, chat, whole
+from engines.scripts import Script, chat, text, whole
 from engines.signals import LIMIT_S, Signal
 
 
@@ -109,7 +109,9 @@ class ScriptedEngine:
         self.model = model
         self.http10 = (kind == "mlx") if http10 is None else http10
         described = ollama_shapes.describe(model) if kind == "ollama" else shapes.describe(kind, model)
-        self.routes: dict[str, Script] = {path: whole(value) for path, value in described.items()}
+        self.routes: dict[str, Script] = {
+            path: text("") if value is None else whole(value) for path, value in described.items()
+        }
         self.capabilities = {"tools", "tool_choice"}
         """What ``vllm`` and ``llamacpp`` say when an adapter tries what they can (``vision``, ``embeddings``, too)."""
         self.requests: list[Received] = []

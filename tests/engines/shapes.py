@@ -20,7 +20,7 @@ class Request(Protocol):
 
 
 def describe(kind: str, model: str) -> dict[str, object]:
-    """The side paths of an engine: ``"METHOD /path"`` → JSON."""
+    """The side paths of an engine: ``"METHOD /path"`` → JSON, ``None`` for an empty body."""
     models = {"object": "list", "data": [{"id": model, "object": "model", "created": 1, "owned_by": kind}]}
     if kind == "llamacpp":
         return {
@@ -64,7 +64,7 @@ def describe(kind: str, model: str) -> dict[str, object]:
         card |= {"state": "loaded", "max_context_length": 8192, "loaded_context_length": 4096}
         return {"GET /v1/models": models, "GET /api/v0/models": {"object": "list", "data": [card]}}
     if kind == "mlx":
-        return {"GET /health": {"status": "ok"}}
+        return {"GET /health": {"status": "ok"}, "GET /v1/models": None}  # really an empty body
     return {"GET /v1/models": models}
 
 
