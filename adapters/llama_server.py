@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         server = xllamacpp.Server(params)  # serves from its own threads for as long as the object lives
     except RuntimeError as error:
-        return _fail(f"llama.cpp did not start; its own lines above say why ({error})")
+        return _fail(f"llama.cpp did not start with {options.model}: {error}")
     _say(f"serving at {server.listening_address}")
     _wait_for_stop_signal()
     # Not by the server's destructor: it waits for running requests to their ends. There is nothing to be saved.
