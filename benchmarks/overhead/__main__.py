@@ -122,7 +122,7 @@ def _print_table(rows: list[Row], deployments: int) -> None:
         table.add_row(
             f"{name} ÷ {VLLM_ROUTER.name}", *(f"{ratios[f.key]:.2f}×" if f.key in ratios else "" for f in FIGURES)
         )
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+    Console(width=max(Console().width, 180)).print(table)
 
 
 if __name__ == "__main__":

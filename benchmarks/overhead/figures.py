@@ -33,18 +33,17 @@ class Figure:
     key: str
     title: str
     digits: int
-    lower_is_better: bool = True
 
 
 FIGURES: Final = (
     Figure("cpu_ms_1", "CPU ms/request\n1 client", 3),
     Figure("cpu_ms_16", "16", 3),
     Figure("cpu_ms_64", "64", 3),
-    Figure("requests_s", "requests/s\n64", 0, lower_is_better=False),
+    Figure("requests_s", "requests/s\n64", 0),
     Figure("added_p50_ms", "added p50\n1, ms", 3),
     Figure("added_p99_ms", "p99", 3),
-    Figure("chunks_s_1", "chunks/s\n1 stream", 0, lower_is_better=False),
-    Figure("chunks_s_16", "16", 0, lower_is_better=False),
+    Figure("chunks_s_1", "chunks/s\n1 stream", 0),
+    Figure("chunks_s_16", "16", 0),
     Figure("cpu_us_chunk", "CPU µs/chunk\n16", 1),
     Figure("added_first_byte_ms", "first byte\nadded, ms", 3),
     Figure("rss_mb", "RSS\nMB", 0),

@@ -6,6 +6,7 @@ import asyncio
 import socket
 from collections.abc import Awaitable, Callable
 
+import psutil
 import pytest
 from raw_server import Peer, RawServer
 
@@ -68,6 +69,27 @@ async def test_a_call_cancelled_while_it_writes_closes_its_connection(server: Ra
     await cancel(task)
     assert transport.open_connections == 0
     await watched.left.wait()
+
+
+async def test_a_cancelled_call_does_not_wait_for_the_engine_to_take_what_was_written(
+    server: RawServer, transport: Transport
+) -> None:
+    asked = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        asked.set()
+        await asyncio.Event().wait()
+
+    server.script = script
+    task = asyncio.create_task(transport.request("POST", "/", body=bytes(30 * 1024 * 1024)))
+    await asked.wait()
+    sockets = psutil.Process().num_fds()
+    await cancel(task)
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert psutil.Process().num_fds() == sockets - 1
 
 
 async def test_a_response_closed_early_closes_its_connection(server: RawServer, transport: Transport) -> None:

@@ -139,6 +139,26 @@ async def test_a_stream_may_last_longer_than_the_limit_on_silence(
     assert await ask(connect(read_timeout_s=0.2, header_timeout_s=0.2)) == b"a" * 20
 
 
+async def test_a_reader_that_takes_its_time_is_no_silence_of_the_engine(
+    server: RawServer, connect: Callable[..., Transport]
+) -> None:
+    later = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        await peer.send(CHUNKED, b"1\r\na\r\n")
+        await later.wait()
+        await peer.send(b"1\r\nb\r\n0\r\n\r\n")
+
+    server.script = script
+    transport = connect(header_timeout_s=0.1, read_timeout_s=0.1)
+    response = await transport.request("GET", "/")
+    assert await response.read_some() == b"a"
+    await asyncio.sleep(0.3)  # well past the limit, reading nothing
+    later.set()
+    assert await response.read() == b"b"
+
+
 async def test_an_engine_that_takes_nothing_of_a_body_is_timed_out(
     server: RawServer, connect: Callable[..., Transport]
 ) -> None:
@@ -164,6 +184,34 @@ async def test_an_answer_before_the_whole_body_was_sent_is_heard(server: RawServ
     response = await transport.request("POST", "/", body=bytes(30 * 1024 * 1024))
     assert (response.status, await response.read()) == (413, b"too large")
     assert transport.open_connections == 0
+
+
+async def test_an_engine_that_hangs_up_while_a_body_is_written_is_broken(
+    server: RawServer, transport: Transport
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.head()
+        peer.writer.transport.pause_reading()  # type: ignore[attr-defined]
+        peer.writer.write_eof()
+        await asyncio.Event().wait()
+
+    server.script = script
+    with pytest.raises(Broken):
+        await transport.request("POST", "/", body=bytes(30 * 1024 * 1024))
+    assert transport.open_connections == 0
+
+
+async def test_an_engine_that_hangs_up_as_soon_as_it_is_called_is_broken(
+    server: RawServer, transport: Transport
+) -> None:
+    async def script(peer: Peer) -> None:
+        peer.reset()
+
+    server.script = script
+    for _ in range(20):
+        with pytest.raises(Broken):
+            await ask(transport)
+        assert transport.open_connections == 0
 
 
 @pytest.mark.parametrize(

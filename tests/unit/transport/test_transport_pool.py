@@ -126,6 +126,23 @@ async def test_whoever_leaves_the_queue_takes_no_slot_along(
     assert await ask(transport) == b"ok"
 
 
+async def test_whoever_leaves_the_queue_makes_room_in_it(server: RawServer, connect: Callable[..., Transport]) -> None:
+    server.script = gate = Gate()
+    transport = connect(max_connections=1)
+    first = asyncio.create_task(ask(transport))
+    await gate.arrived.acquire()
+    for _ in range(3):
+        second = asyncio.create_task(ask(transport))
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(second, return_exceptions=True)
+    third = asyncio.create_task(ask(transport))
+    await asyncio.sleep(0)
+    gate.opened.release()
+    gate.opened.release()
+    assert await asyncio.gather(first, third) == [b"ok", b"ok"]
+
+
 async def test_a_refused_connection_lets_the_next_in_line_try(
     server: RawServer, connect: Callable[..., Transport]
 ) -> None:

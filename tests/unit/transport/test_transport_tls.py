@@ -10,7 +10,7 @@ import pytest
 import trustme
 from raw_server import Peer, RawServer
 
-from adapters.errors import Interrupted, Unreachable
+from adapters.errors import EngineError, Interrupted, Unreachable
 from adapters.transport import Transport
 
 
@@ -111,3 +111,17 @@ async def test_a_body_cut_under_tls_is_interrupted(server: RawServer, authority_
     with pytest.raises(Interrupted):
         await response.read_some()
     assert transport.open_connections == 0
+
+
+async def test_an_engine_that_hangs_up_right_after_the_handshake_leaves_no_connection(
+    server: RawServer, authority_file: str
+) -> None:
+    async def hang_up(peer: Peer) -> None:
+        peer.writer.close()
+
+    server.script = hang_up
+    transport = Transport(server.url, verify=authority_file)
+    for _ in range(20):
+        with pytest.raises(EngineError):
+            await ask(transport)
+        assert transport.open_connections == 0
