@@ -36,7 +36,8 @@ def admin_router(house: House) -> APIRouter:
     @router.get("/fleet", summary="Every deployment: state, load and last measured speeds")
     async def fleet(request: Request) -> dict[str, Any]:
         check(request)
-        return {"version": __version__, "deployments": fleet_report(house.fleet)}
+        measuring = house.measuring.state() if house.measuring is not None else None
+        return {"version": __version__, "measuring": measuring, "deployments": fleet_report(house.fleet)}
 
     @router.post("/explain", summary="Which deployment would be chosen, and why the others not; sends nothing")
     async def explain(body: ExplainRequest, request: Request) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from adapters.base import Endpoint, EngineDescription
 from adapters.discover import Found, discover
-from adapters.launch import LaunchSpec
 from adapters.managed import ManagedEngine
 from gateway.deployments import EngineWord, build_deployments
 from gateway.engine import Engine
 from gateway.fleet import Fleet
+from gateway.launching import launch_spec
 from gateway.settings import EngineKind, EngineSettings, Settings
 from gateway.source import AddressSource, ManagedSource, Source
 from policies.types import Deployment, Hardware
@@ -98,23 +98,7 @@ def _source(settings: EngineSettings, all_settings: Settings) -> Source:
     hardware = _hardware(settings)
     if launch is None:
         return AddressSource(_endpoint(settings, settings.url or ""), kind, hardware)
-    spec = LaunchSpec(
-        name=settings.name,
-        engine=launch.engine.value,
-        model=launch.model,
-        precision=settings.precision,
-        binary=launch.binary,
-        python=launch.python,
-        context=launch.context,
-        slots=launch.slots,
-        threads=launch.threads,
-        batch=launch.batch,
-        port=launch.port,
-        args=launch.args,
-        env=launch.env,
-        ready_timeout_s=launch.ready_timeout_s,
-        log_file=all_settings.data_dir / "logs" / f"{settings.name}.log",
-    )
+    spec = launch_spec(settings, launch, all_settings.data_dir)
     return ManagedSource(_endpoint(settings, ""), ManagedEngine(spec), hardware)
 
 

@@ -65,13 +65,13 @@ class Exchange:
         return lines
 
     def _server_timing(self, now: float) -> bytes:
-        """The stages that have passed, in ms: ``route`` (ours), ``upstream`` (the engine's until now)."""
+        """The stages that have passed, in ms: ``route`` (ours), ``ttft`` and ``upstream`` (the engine's until now)."""
         if not self.routed_at:
             return b"route;dur=%.2f" % ((now - self.arrived_at) * 1000)
-        return b"route;dur=%.2f, upstream;dur=%.1f" % (
-            (self.routed_at - self.arrived_at) * 1000,
-            (now - self.routed_at) * 1000,
-        )
+        line = b"route;dur=%.2f" % ((self.routed_at - self.arrived_at) * 1000)
+        if self.first_token_at is not None:
+            line += b", ttft;dur=%.1f" % ((self.first_token_at - self.routed_at) * 1000)
+        return line + b", upstream;dur=%.1f" % ((now - self.routed_at) * 1000)
 
 
 def header_text(text: str, limit: int = 200) -> bytes:

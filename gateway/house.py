@@ -14,7 +14,6 @@ from gateway.keys import Caller, Door
 from gateway.measuring import Measuring
 from gateway.settings import Settings
 from measure.async_store import AsyncStore
-from measure.progress import Progress, silent
 
 logger = logging.getLogger("paceline.house")
 
@@ -27,7 +26,7 @@ class House:
     Raises ``SettingsError`` for keys that cannot be used.
     """
 
-    def __init__(self, settings: Settings, *, measure: bool = True, progress: Progress = silent) -> None:
+    def __init__(self, settings: Settings, *, measure: bool = True) -> None:
         self.settings = settings
         self.door = Door(settings)
         self.admission = Admission(settings.limits, settings.auth.keys)
@@ -36,14 +35,13 @@ class House:
         """The tasks that answer inference requests now."""
         self._assembly = Assembly(settings, self.fleet)
         self._measures = measure and settings.routing.measure_at_start
-        self._progress = progress
         self._store: AsyncStore | None = None
         self.measuring: Measuring | None = None
 
     async def start(self) -> None:
         """Open the records, take the engines in and begin to measure; returns without waiting for any engine."""
         self._store = await AsyncStore.open(self.settings.data_dir / RECORDS_FILE)
-        self.measuring = Measuring(self.fleet, self._store, enabled=self._measures, progress=self._progress)
+        self.measuring = Measuring(self.fleet, self._store, enabled=self._measures)
         await self.measuring.restore()
         self.fleet.on_change(self.measuring.fleet_changed)
         self.measuring.start()

@@ -28,6 +28,7 @@ class Learned:
         self.output = OutputLength()
         self.prefixes = PrefixMemory()
         self._samples: dict[str, tuple[SpeedSample, ...]] = {}
+        self._pairs: dict[str, dict[tuple[str, str], PairSample]] = {}
         self._changed: set[str] = set()
 
     def recall(
@@ -53,15 +54,26 @@ class Learned:
         self._take(deployment, samples, ())
         self._changed.add(deployment.fingerprint)
 
-    def paired(self, deployment: Deployment, pairs: Iterable[PairSample]) -> None:
-        """Take what was measured beside neighbours."""
-        self._take(deployment, self._samples[deployment.fingerprint], pairs)
-        self._changed.add(deployment.fingerprint)
+    def paired(self, deployment: Deployment, pairs: Iterable[PairSample], deployments: Iterable[Deployment]) -> None:
+        """Take what was measured beside neighbours, and begin from it for all others on the same hardware.
+
+        How another engine slows one is a matter of the hardware; how requests in one engine slow each other, of the
+        engine's kind as well.
+        """
+        pairs = tuple(pairs)
+        for each in deployments:
+            samples = self._samples.get(each.fingerprint)
+            if samples and each.hardware.shares(deployment.hardware):
+                fitting = [pair for pair in pairs if pair.neighbour == "other" or each.engine == deployment.engine]
+                self._take(each, samples, fitting)
+                self._changed.add(each.fingerprint)
 
     def _take(self, deployment: Deployment, samples: Iterable[SpeedSample], pairs: Iterable[PairSample]) -> None:
         kept = self._samples[deployment.fingerprint] = tuple(samples)
+        known = self._pairs.setdefault(deployment.fingerprint, {})
+        known.update({(pair.neighbour, pair.activity): pair for pair in pairs})
         try:
-            self.predictor.measured(deployment.fingerprint, kept, pairs, deployment.hardware)
+            self.predictor.measured(deployment.fingerprint, kept, known.values(), deployment.hardware)
         except ValueError as error:
             logger.warning("%s: its measurement cannot be used: %s", deployment.id, error)
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from measure.async_store import AsyncStore
 from measure.database import StoreError
 from measure.pairs import Member, measure_beside, neighbours
-from measure.progress import Progress, silent
 from measure.quick import measure_quickly
 from policies.types import Deployment, Health
 
@@ -22,6 +21,7 @@ logger = logging.getLogger("paceline.measure")
 RETRY_AFTER_S = 60.0
 """After a measurement that failed, that deployment is left alone for so long."""
 SAVE_EVERY_S = 30.0
+LOADING_LIMIT_S = 120.0
 
 
 class Measuring:
@@ -30,19 +30,18 @@ class Measuring:
     What serving has taught is saved from here as well: every 30 seconds and at the end.
     """
 
-    def __init__(self, fleet: Fleet, store: AsyncStore, *, enabled: bool, progress: Progress = silent) -> None:
+    def __init__(self, fleet: Fleet, store: AsyncStore, *, enabled: bool) -> None:
         self._fleet = fleet
         self._store = store
         self._enabled = enabled
-        self._progress = progress
         self._changed = asyncio.Event()
         self._known: set[str] = set()
         self._retry_at: dict[str, float] = {}
         self._paired: set[tuple[str, str]] = set()
         self._task: asyncio.Task[None] | None = None
-        self.busy = False
-        self.settled = asyncio.Event()
-        """Set while there is nothing left to measure."""
+        self._done = 0
+        self._now = ""
+        self._settled = False
 
     def start(self) -> None:
         """Begin in the background."""
@@ -50,8 +49,16 @@ class Measuring:
 
     def fleet_changed(self) -> None:
         """A deployment came, went or changed."""
-        self.settled.clear()
+        self._settled = False
         self._changed.set()
+
+    def state(self) -> dict[str, Any]:
+        """Return how far it is: measurements ``done`` and ``left``, what happens ``now``, whether it is ``settled``."""
+        left = len(self._unmeasured()) + len(self._unpaired()) if self._enabled else 0
+        return {"done": self._done, "left": left, "now": self._now, "settled": self._settled}
+
+    def _progress(self, deployment: str, done: int, total: int, note: str) -> None:
+        self._now = f"{deployment}: {note} ({done}/{total})" if done < total else ""
 
     async def restore(self) -> None:
         """Take back the token ratios of earlier runs."""
@@ -77,7 +84,7 @@ class Measuring:
                 measured = self._enabled and (await self._measure_one() or await self._pair_one())
                 if measured:
                     continue
-                self.settled.set()
+                self._settled = not self._changed.is_set()
                 await self._save()
             except StoreError as error:
                 logger.warning("speed records cannot be read or written: %s", error)
@@ -99,13 +106,49 @@ class Measuring:
                 learned = await self._store.load_learned(fingerprint)
                 self._fleet.learned.recall(deployment, samples, await self._store.pairs(fingerprint), learned)
 
-    async def _measure_one(self) -> bool:
+    def _unmeasured(self) -> list[Deployment]:
+        """Deployments that are up and not measured; without those whose measurement failed a moment ago.
+
+        While a model is being loaded on their hardware they wait, for two minutes at most: it would slow them.
+        """
         now = asyncio.get_running_loop().time()
-        for deployment in self._fleet.deployments:
-            due = self._retry_at.get(deployment.fingerprint, 0.0) <= now
-            if not deployment.hosted and due and self._fleet.is_measurable(deployment):
-                await self._measure(deployment)
-                return True
+        if any(
+            engine.health is Health.LOADING and now - engine.loading_since < LOADING_LIMIT_S
+            for engine in self._fleet.engines
+        ):
+            return []
+        return [
+            deployment
+            for deployment in self._fleet.deployments
+            if not deployment.hosted
+            and self._retry_at.get(deployment.fingerprint, 0.0) <= now
+            and self._fleet.is_measurable(deployment)
+        ]
+
+    def _unpaired(self) -> list[tuple[Deployment, Deployment]]:
+        """Who is still to be timed beside whom; deployments that are up and measured only.
+
+        One pair in the same engine for each kind of engine on a piece of hardware, and one of two engines there: the
+        first factors for all of them, which serving then corrects.
+        """
+        knows = self._fleet.learned.predictor.knows
+        able = [
+            deployment
+            for deployment in self._fleet.deployments
+            if not deployment.hosted
+            and self._fleet.health_of(deployment) is Health.UP
+            and knows(deployment.fingerprint)
+        ]
+        first: dict[tuple[object, ...], tuple[Deployment, Deployment]] = {}
+        for timed, neighbour in neighbours(able):
+            same = timed.id == neighbour.id
+            first.setdefault((timed.hardware.devices, timed.engine if same else ""), (timed, neighbour))
+        return [pair for pair in first.values() if (pair[0].fingerprint, pair[1].fingerprint) not in self._paired]
+
+    async def _measure_one(self) -> bool:
+        for deployment in self._unmeasured():
+            await self._measure(deployment)
+            return True
         return False
 
     async def _measure(self, deployment: Deployment) -> None:
@@ -119,6 +162,7 @@ class Measuring:
             memory=engine.peak_memory,
         )
         await self._store.add(*result.records)
+        self._done += 1
         if result.failed:
             self._retry_at[deployment.fingerprint] = asyncio.get_running_loop().time() + RETRY_AFTER_S
             logger.warning("measuring %s failed: %s", deployment.id, result.failed)
@@ -126,11 +170,8 @@ class Measuring:
             self._fleet.learned.measured(deployment, result.samples)
 
     async def _pair_one(self) -> bool:
-        up = [d for d in self._fleet.deployments if self._fleet.health_of(d) is Health.UP and not d.hosted]
-        for timed, neighbour in neighbours([d for d in up if self._fleet.learned.predictor.knows(d.fingerprint)]):
+        for timed, neighbour in self._unpaired():
             pair = (timed.fingerprint, neighbour.fingerprint)
-            if pair in self._paired:
-                continue
             self._paired.add(pair)
             if await self._store.paired(*pair):
                 continue
@@ -142,7 +183,8 @@ class Measuring:
                 progress=self._progress,
             )
             await self._store.add(*records)
-            self._fleet.learned.paired(timed, await self._store.pairs(timed.fingerprint))
+            self._done += 1
+            self._fleet.learned.paired(timed, await self._store.pairs(timed.fingerprint), self._fleet.deployments)
             return True
         return False
 
