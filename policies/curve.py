@@ -29,7 +29,7 @@ class Curve:
             head = min(head, slopes[0])
         tail = max(slopes[-1] if slopes else 0.0, _LEAST_TAIL * last_value / last_tokens if last_tokens > 0 else 0.0)
         self._tokens = [0.0, *(tokens for tokens, _ in self.knots)]
-        self._values = [first_value - head * first_tokens, *(value for _, value in self.knots)]
+        self._values = [max(0.0, first_value - head * first_tokens), *(value for _, value in self.knots)]
         self._slopes = [head, *slopes, tail]
 
     def at(self, tokens: float) -> float:
