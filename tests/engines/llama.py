@@ -46,7 +46,7 @@ def gguf() -> str:
 
 @contextmanager
 def shared_server(folder: Path) -> Iterator[LlamaServer]:
-    """The session's server: the first that comes starts it, the last that goes stops it. All give the same ``folder``."""
+    """The session's server: the first that comes starts it, the last that goes stops it."""
     with _locked(folder / "llama.json") as state:
         record = _load(state) or {"server": asdict(_start(folder / "llama.log")), "users": 0}
         _save(state, {**record, "users": record["users"] + 1})

@@ -101,7 +101,8 @@ class ScriptedEngine:
     """Plays an engine of ``kind`` (see ``engines.shapes`` and ``engines.ollama_shapes``).
 
     GETs (and other side paths) are answered by ``routes``, keys like ``"GET /props"``, which a test may replace, and
-    trials of what it can by its ``capabilities``. Every other request takes the next script, or the standing one.
+    trials of what it can by its ``capabilities``. Another GET is a 404; every other request takes the next script, or
+    the standing one.
     """
 
     def __init__(self, kind: str = "openai", *, model: str = "engine-model", http10: bool | None = None) -> None:
@@ -110,7 +111,7 @@ class ScriptedEngine:
         self.http10 = (kind == "mlx") if http10 is None else http10
         described = ollama_shapes.describe(model) if kind == "ollama" else shapes.describe(kind, model)
         self.routes: dict[str, Script] = {
-            path: text("") if value is None else whole(value) for path, value in described.items()
+            path: text(value) if isinstance(value, bytes) else whole(value) for path, value in described.items()
         }
         self.capabilities = {"tools", "tool_choice"}
         """What ``vllm`` and ``llamacpp`` say when an adapter tries what they can (``vision``, ``embeddings``, too)."""
@@ -245,6 +246,8 @@ class ScriptedEngine:
         route = self.routes.get(f"{request.method} {request.path.partition('?')[0]}")
         if route is None and (refusal := shapes.refuse_trial(self.kind, request, self.capabilities)):
             route = whole(refusal[1], refusal[0])
+        if route is None and request.method == "GET":
+            route = whole({"detail": "Not Found"}, 404)
         if route is not None:
             self.watched.append(request)
             return route

@@ -19,8 +19,16 @@ class Request(Protocol):
     def json(self) -> Any: ...
 
 
+_VLLM_METRICS = b"""# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="engine-model"} 2.0
+vllm:num_requests_waiting{engine="0",model_name="engine-model"} 1.0
+vllm:num_requests_waiting_by_reason{engine="0",model_name="engine-model",reason="capacity"} 1.0
+vllm:kv_cache_usage_perc{engine="0",model_name="engine-model"} 0.25
+"""
+
+
 def describe(kind: str, model: str) -> dict[str, object]:
-    """The side paths of an engine: ``"METHOD /path"`` → JSON, ``None`` for an empty body."""
+    """The side paths of an engine: ``"METHOD /path"`` → JSON, or the bytes of another text."""
     models = {"object": "list", "data": [{"id": model, "object": "model", "created": 1, "owned_by": kind}]}
     if kind == "llamacpp":
         return {
@@ -57,6 +65,7 @@ def describe(kind: str, model: str) -> dict[str, object]:
         return {
             "GET /health": {},
             "GET /version": {"version": "0.32.0"},
+            "GET /metrics": _VLLM_METRICS,
             "GET /v1/models": {"object": "list", "data": [card]},
         }
     if kind == "lmstudio":
@@ -64,7 +73,7 @@ def describe(kind: str, model: str) -> dict[str, object]:
         card |= {"state": "loaded", "max_context_length": 8192, "loaded_context_length": 4096}
         return {"GET /v1/models": models, "GET /api/v0/models": {"object": "list", "data": [card]}}
     if kind == "mlx":
-        return {"GET /health": {"status": "ok"}, "GET /v1/models": None}  # really an empty body
+        return {"GET /health": {"status": "ok"}, "GET /v1/models": b""}  # really an empty body
     return {"GET /v1/models": models}
 
 
