@@ -39,7 +39,6 @@ class LlamaCppAdapter(OpenAIAdapter):
     kind: ClassVar[str] = "llamacpp"
     label: ClassVar[str] = "llama.cpp"
     default_port: ClassVar[int | None] = 8080
-    always_stream: ClassVar[bool] = True
     stream_fields: ClassVar[dict[str, object]] = {"return_progress": True}
     quirks: ClassVar[StreamQuirks] = StreamQuirks(usage_per_choice=True)
 

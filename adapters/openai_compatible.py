@@ -25,7 +25,6 @@ class OpenAICompatibleAdapter(OpenAIAdapter):
 
     kind: ClassVar[str] = "openai"
     label: ClassVar[str] = "OpenAI-compatible"
-    always_stream: ClassVar[bool] = True  # the only way to make an unknown engine notice that its client has left
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)

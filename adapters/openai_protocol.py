@@ -30,11 +30,16 @@ _PATHS: Final = {
 }
 
 
-class OpenAIAdapter(Adapter):
-    """Sends calls; an engine's adapter adds ``describe`` and ``load``."""
+_STREAM_FIELDS: Final = frozenset({"stream", "stream_options"})
 
-    always_stream: ClassVar[bool] = False
-    """Ask for a stream also when the client does not: for engines that notice a leaving client only so."""
+
+class OpenAIAdapter(Adapter):
+    """Sends calls; an engine's adapter adds ``describe`` and ``load``.
+
+    A text is always asked for as a stream, whatever the client wants: only so do all engines notice a leaving client,
+    and only so are the time to the first token and the progress known, which routing learns from.
+    """
+
     stream_fields: ClassVar[dict[str, object]] = {}
     """Fields of each streamed request, where the client has not set them."""
     quirks: ClassVar[StreamQuirks] = StreamQuirks()
@@ -53,7 +58,7 @@ class OpenAIAdapter(Adapter):
         )
 
     async def send(self, call: Call) -> Answer:
-        streamed = (call.stream or self.always_stream) and call.operation is not Operation.EMBEDDINGS
+        streamed = call.operation is not Operation.EMBEDDINGS
         try:
             response = await self._transport.request(
                 "POST",
@@ -73,13 +78,14 @@ class OpenAIAdapter(Adapter):
 
     def _body(self, call: Call, streamed: bool) -> bytes:
         """The client's body with our few fields; what the client wrote beside them stays byte for byte."""
-        fields: dict[str, object] = {"model": call.engine_model, "stream": streamed}
+        fields: dict[str, object] = {"model": call.engine_model}
         extras = self.endpoint.options
         if streamed:
             extras = {**self.stream_fields, **extras}
+            fields["stream"] = True
             fields["stream_options"] = {**_client_stream_options(call), "include_usage": True}
         fields.update((name, value) for name, value in extras.items() if name not in call.body)
-        return call.body.encode(fields, drop=frozenset() if streamed else frozenset({"stream_options"}))
+        return call.body.encode(fields, drop=frozenset() if streamed else _STREAM_FIELDS)
 
     def _answer(self, call: Call, response: Response, streamed: bool) -> Answer:
         engine, secret, outcome = self.endpoint.name, self.endpoint.api_key, Outcome()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 from engines import llama
 from engines.scripted import ScriptedEngine
+from gateways import Gateway
 
 
 @pytest.fixture
@@ -38,3 +41,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker in ("llamacpp", "vllm", "ollama", "mlx"):
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.xdist_group(marker))
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Callable[..., Gateway]]:
+    """Starts whole gateways (``gateway(engines=[engine_at(engine, "a")])``) that end with the test."""
+    started: list[Gateway] = []
+
+    def start(**settings: Any) -> Gateway:
+        started.append(Gateway(tmp_path / f"gateway-{len(started)}", **settings))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
