@@ -49,7 +49,8 @@ class OllamaAdapter(Adapter):
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else None
         self._transport = Transport(endpoint.url, limits=limits, headers=headers, verify=endpoint.verify_tls)
         fixed = load_options(endpoint).get("num_ctx")
-        self._contexts = Contexts(fixed if isinstance(fixed, int) else None)
+        self._fixed_context = fixed if isinstance(fixed, int) else None
+        self._contexts = Contexts(self._fixed_context)
         self._loads = LoadTimes()
         self._version = ""
         self._digests: dict[str, str] = {}
@@ -99,7 +100,7 @@ class OllamaAdapter(Adapter):
                 return answer
             larger = self._contexts.larger(num_ctx, answer.prompt_tokens, request.need, limit=limit)
             if larger is None:
-                raise self._too_long(request, answer, max(num_ctx, limit))
+                raise self._too_long(request, answer, limit)
             num_ctx = larger
 
     async def aclose(self) -> None:
@@ -152,6 +153,9 @@ class OllamaAdapter(Adapter):
             )
 
     def _limit(self, call: Call) -> int:
+        """The largest context that the model may have here."""
+        if self._fixed_context is not None:
+            return self._fixed_context
         shown = self._show_of(call.engine_model)
         return (shown.context if shown else None) or call.context or DEFAULT_CONTEXT
 

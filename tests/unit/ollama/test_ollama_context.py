@@ -94,6 +94,9 @@ async def test_the_operators_num_ctx_is_the_only_one(ollama) -> None:
     assert {model.settings for model in description.models} == {"num_ctx=2048"}
     for prompt in (10, 5000):
         assert (await options_for(ollama, prompt_tokens=prompt, max_output=5))["num_ctx"] == 2048
+    ollama.engine.next(recorded("ollama/0.24/long_truncate_false_stream"))
+    with pytest.raises(Rejected, match=r"about 5000 tokens.* 2048 "):
+        await adapter.send(call(engine_model=MODEL, prompt_tokens=5000))
     await adapter.aclose()
 
 
