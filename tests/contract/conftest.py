@@ -19,7 +19,7 @@ from adapters.base import Endpoint
 from adapters.registry import create, kinds
 
 REAL = ("llamacpp", "vllm", "ollama", "mlx")
-SCRIPTED = ("llamacpp", "vllm", "lmstudio", "mlx", "openai")
+SCRIPTED = ("llamacpp", "vllm", "ollama", "lmstudio", "mlx", "openai")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -161,10 +161,13 @@ async def test_timings_are_the_engines_own_where_it_gives_them(real: Subject) ->
         pytest.skip("this engine gives no timings")
     _, answer = await real.stream(HELLO)
     outcome = answer.outcome
-    assert outcome.prefill_s is not None
     assert outcome.decode_s is not None
-    assert outcome.prefill_s > 0
     assert outcome.decode_s > 0
+    if real.adapter.kind == "ollama" and not outcome.load_s:
+        assert outcome.prefill_s is None  # it does not say how much of the prompt its cache held
+    else:
+        assert outcome.prefill_s is not None
+        assert outcome.prefill_s > 0
 
 
 async def test_the_prompt_is_seen_being_read(real: Subject) -> None:

@@ -87,6 +87,8 @@ async def test_a_tools_result_is_understood(real: Subject) -> None:
 
 async def test_two_calls_in_small_pieces_are_put_together(played: Subject) -> None:
     assert played.scripted is not None
+    if played.adapter.kind == "ollama":
+        pytest.skip("its calls come whole")
     deltas: list[dict[str, Any]] = []
     for index, city in enumerate(["Paris", "Rome"]):
         head = {"index": index, "id": f"call_{index}", "type": "function"}
