@@ -1,4 +1,4 @@
-"""The demo: real engines in several precisions, measured, then a dozen real requests with the reasons for their routes."""
+"""The demo: real engines in several precisions, measured, then a dozen real requests and why each went where it did."""
 
 from __future__ import annotations
 

@@ -1,35 +1,34 @@
-# Sourced by the scripts beside it: makes a virtual environment with Paceline in it, once per state of pyproject.toml.
+# Sourced by the scripts beside this folder: makes a virtual environment with Paceline in it, anew when its pins change.
 
 # Prints the path of a Python that Paceline supports; fails with a clear line when there is none.
 paceline_python() {
     local candidate
     for candidate in "${PYTHON:-}" python3.11 python3.12 python3.13 python3; do
-        if [ -n "$candidate" ] && command -v "$candidate" >/dev/null 2>&1 \
-            && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-            command -v "$candidate"
+        if [ -n "$candidate" ] && "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            "$candidate" -c 'import sys; print(sys.executable)'
             return
         fi
     done
-    echo "Paceline needs Python 3.11 or newer; set PYTHON to one" >&2
+    echo "Paceline needs Python 3.11 or newer; set PYTHON to one." >&2
     return 1
 }
 
-# paceline_environment DIRECTORY EXTRAS: prints the environment's Python. uv is used where there is one: it is faster.
+# paceline_environment DIRECTORY EXTRAS: prints the environment's Python.
+# uv installs: it checks the hashes in constraints.txt for an editable install too, which pip does not.
 paceline_environment() {
-    local directory=$1 extras=$2 python stamp wanted
-    python=$(paceline_python)
+    local directory=$1 extras=$2 python stamp wanted uv
+    python=$(paceline_python) || return 1
     stamp="$directory/.paceline"
     wanted="$extras $("$python" -V) $(cat pyproject.toml constraints.txt | cksum)"
     if [ ! -f "$stamp" ] || [ "$(cat "$stamp")" != "$wanted" ]; then
         echo "Making the virtual environment $directory …" >&2
         rm -rf "$directory"
-        if command -v uv >/dev/null 2>&1; then
-            uv venv -q --python "$python" "$directory" >&2
-            uv pip install -q --python "$directory/bin/python" --constraint constraints.txt -e ".[$extras]" >&2
-        else
-            "$python" -m venv "$directory" >&2
-            "$directory/bin/python" -m pip install -q --disable-pip-version-check --constraint constraints.txt -e ".[$extras]" >&2
-        fi
+        "$python" -m venv "$directory" >&2 || return 1
+        uv=$(command -v uv) || {
+            "$directory/bin/python" -m pip install -q --disable-pip-version-check uv >&2 || return 1
+            uv="$directory/bin/uv"
+        }
+        "$uv" pip install -q --python "$directory/bin/python" --constraint constraints.txt -e ".[$extras]" >&2 || return 1
         echo "$wanted" >"$stamp"
     fi
     echo "$PWD/$directory/bin/python"

@@ -1,0 +1,30 @@
+# Sourced by scripts/test: what each stage runs.
+
+test_environment() {
+    python=$(paceline_environment .venv-test dev,hosted)
+    bin=$(dirname "$python")
+}
+
+test_pytest() {
+    test_environment
+    exec "$bin/pytest" "$@"
+}
+
+stage_unit() {
+    test_environment
+    "$bin/pytest" -q -n auto tests/unit
+}
+
+stage_everything() {
+    test_environment
+    scripts/check
+    "$bin/pytest" -q -n auto --dist loadgroup -m "not vllm and not ollama and not mlx" \
+        --cov --cov-report=term --cov-fail-under=90 tests
+    "$python" scripts/lib/wheel.py
+}
+
+# stage_engine KIND: makes the engine, starts it, and runs the tests that carry its mark.
+stage_engine() {
+    test_environment
+    "$python" scripts/lib/engine_stage.py "$1" -- "$bin/pytest" -q -m "$1" tests
+}
