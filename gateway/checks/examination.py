@@ -6,12 +6,11 @@ import asyncio
 from pathlib import Path
 
 from gateway.checks.engines import check_engines
-from gateway.checks.finding import Finding, Level, fix, ok
+from gateway.checks.finding import Finding, Level, ok
 from gateway.checks.machine import check_machine, check_packages
 from gateway.checks.server import check_server
 from gateway.offline import watching
 from gateway.settings import Settings, SettingsError, load_settings
-from measure.database import StoreError
 
 
 def examine(config: Path | None) -> list[Finding]:
@@ -32,8 +31,6 @@ def _engines(settings: Settings) -> list[Finding]:
 
     try:
         return asyncio.run(ask())
-    except StoreError as error:
-        return [fix("data", f"the speed records cannot be read: {error}", "Move the file away: it is made anew.")]
     except SettingsError:
         # A key that cannot be used: check_server has said so.
         return []

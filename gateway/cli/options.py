@@ -50,7 +50,6 @@ def told_plainly() -> Iterator[None]:
     """Turn what a user can put right, in the block, into a ``UserError``."""
     from gateway.errors import ApiError
     from gateway.settings import SettingsError
-    from measure.database import StoreError
 
     try:
         yield
@@ -58,6 +57,3 @@ def told_plainly() -> Iterator[None]:
         raise UserError(error.message) from None
     except SettingsError as error:
         raise unusable(error) from None
-    except StoreError as error:
-        fix = "Move the file away, and it is made anew; or name another folder in data_dir."
-        raise UserError(f"the speed records cannot be used: {error}", fix=fix) from None
