@@ -6,9 +6,10 @@ import asyncio
 import sys
 
 import uvloop
+from engines import little
+
 from adapters.launch import Command, LaunchSpec
 from adapters.managed import ManagedEngine
-from engines import little
 
 
 async def main() -> None:
