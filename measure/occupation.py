@@ -17,8 +17,9 @@ T = TypeVar("T")
 async def occupied(probe: Probe, prompt_tokens: int, output_tokens: int) -> AsyncIterator[None]:
     """Keep a deployment busy while the block runs: decoding when it may write several tokens, prefilling otherwise.
 
-    The block begins once the engine is in that phase. Its prefill in flight is awaited at the end, since engines go on
-    with abandoned ones for a while. Raises the neighbour's ``EngineError``, also ``TimedOut`` past ``RUN_LIMIT_S``.
+    The block begins once the engine is in that phase. Afterwards decoding is ended; a prefill in flight is awaited,
+    since engines go on with an abandoned one for a while. Raises the neighbour's ``EngineError``, ``TimedOut`` past
+    ``RUN_LIMIT_S`` included.
     """
     at_work, enough = asyncio.Event(), asyncio.Event()
     work = asyncio.create_task(_work(probe, prompt_tokens, output_tokens, at_work, enough))
@@ -28,8 +29,11 @@ async def occupied(probe: Probe, prompt_tokens: int, output_tokens: int) -> Asyn
         if work.done():
             await work
         yield
-        enough.set()
-        await _within_limit(probe, work)
+        if work.done():
+            await work
+        if output_tokens == 1:
+            enough.set()
+            await _within_limit(probe, work)
     finally:
         work.cancel()
         await asyncio.gather(work, return_exceptions=True)
@@ -38,17 +42,14 @@ async def occupied(probe: Probe, prompt_tokens: int, output_tokens: int) -> Asyn
 async def _work(
     probe: Probe, prompt_tokens: int, output_tokens: int, at_work: asyncio.Event, enough: asyncio.Event
 ) -> None:
-    decoding = output_tokens > 1
     while not enough.is_set():
         answer = await probe.send(prompt_tokens, output_tokens)
-        if not decoding:
+        if output_tokens == 1:
             at_work.set()
         try:
             while await answer.read() is not None:
                 if answer.outcome.first_token_at is not None:
                     at_work.set()
-                if decoding and enough.is_set():
-                    break
         finally:
             answer.close()
 

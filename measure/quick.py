@@ -40,7 +40,8 @@ class QuickResult:
     @property
     def failed(self) -> str:
         """Why there is nothing to predict with; "" when there is."""
-        return "" if self.samples else "; ".join(dict.fromkeys(record.failed or "no speed" for record in self.records))
+        causes = (record.failed or "no decode speed: the answers had one token" for record in self.records)
+        return "" if self.samples else "; ".join(dict.fromkeys(causes))
 
 
 async def measure_quickly(
