@@ -35,16 +35,8 @@ async def discover(ports: Sequence[int] = USUAL_PORTS, host: str = "127.0.0.1", 
 
     What is silent, refuses, is no engine, or is Paceline itself is left out.
     """
-    probes = [asyncio.ensure_future(_probe(f"http://{host}:{port}", limit_s)) for port in ports if port != OWN_PORT]
-    if not probes:
-        return []
-    try:
-        await asyncio.wait(probes, timeout=limit_s)
-    finally:
-        for probe in probes:
-            probe.cancel()
-    answers = await asyncio.gather(*probes, return_exceptions=True)
-    return [answer for answer in answers if isinstance(answer, Found)]
+    probes = (_probe(f"http://{host}:{port}", limit_s) for port in ports if port != OWN_PORT)
+    return [found for found in await asyncio.gather(*probes) if found is not None]
 
 
 async def recognise(url: str, *, api_key: str = "", verify: bool = True, limit_s: float = RECOGNISE_LIMIT_S) -> str:

@@ -54,6 +54,11 @@ async def test_the_resident_context_is_kept_while_the_request_fits(described) ->
     assert (await options_for(described, prompt_tokens=10, max_output=5))["num_ctx"] == 1024
 
 
+async def test_a_resident_context_of_an_odd_size_is_kept_too(described) -> None:
+    await described.resident(MODEL, 6000)
+    assert (await options_for(described, prompt_tokens=4500, max_output=50))["num_ctx"] == 6000
+
+
 async def test_clients_with_different_needs_do_not_alternate(described) -> None:
     needs = [(100, 50), (5000, 50), (100, 50), (6000, 100), (50, None)]
     sizes = [(await options_for(described, prompt_tokens=p, max_output=m))["num_ctx"] for p, m in needs]
