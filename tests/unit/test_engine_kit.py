@@ -251,6 +251,13 @@ class TestChildProcesses:
             process.run(["sh", "-c", "echo no such header >&2; exit 3"], limit_s=LIMIT_S, what="building")
         assert failure.value.output == "no such header"
 
+    def test_the_error_is_told_even_when_much_was_printed_after_it(self) -> None:
+        script = "echo 'fatal error: json.hpp'; for n in $(seq 100); do echo warning $n; done; exit 1"
+        with pytest.raises(process.ChildError) as failure:
+            process.run(["sh", "-c", script], limit_s=LIMIT_S, what="building")
+        first, *rest = failure.value.output.splitlines()
+        assert (first, rest[-1]) == ("fatal error: json.hpp", "warning 100")
+
     def test_one_past_its_limit_is_ended_with_its_own_children(self, tmp_path: Path) -> None:
         held_open = tmp_path / "held-open"
         os.mkfifo(held_open)

@@ -16,7 +16,7 @@ from engine_kit.errors import KitError
 
 SIGN_OF_LIFE_S = 20.0
 STOP_LIMIT_S = 5.0
-LAST_LINES = 12
+KEPT_LINES = 12
 
 
 def say(line: str) -> None:
@@ -25,7 +25,7 @@ def say(line: str) -> None:
 
 
 class ChildError(KitError):
-    """A child process failed; `output` is the end of what it printed."""
+    """A child process failed; `output` is what it printed of errors, and how it ended."""
 
     def __init__(self, what: str, output: str) -> None:
         super().__init__(f"{what}\n{output}".rstrip())
@@ -55,9 +55,16 @@ def run(command: Sequence[str | Path], *, limit_s: float, what: str, env: Mappin
         if status == 0:
             return
         log.seek(0)
-        output = "\n".join(log.read().splitlines()[-LAST_LINES:])
+        output = _telling(log.read().splitlines())
     ended = f"ran past {limit_s:g} s" if status is None else f"failed with status {status}"
     raise ChildError(f"{Path(command[0]).name} {ended} ({what})", output)
+
+
+def _telling(lines: list[str]) -> str:
+    end = lines[-KEPT_LINES:]
+    # Compilers that run side by side bury the error under the warnings of others.
+    errors = [line for line in lines[:-KEPT_LINES] if "error" in line.lower()]
+    return "\n".join([*errors[:KEPT_LINES], *end])
 
 
 def _wait(child: subprocess.Popen[bytes], limit_s: float) -> int | None:
