@@ -26,7 +26,6 @@ from policies.types import (
     Candidate,
     Decision,
     Deployment,
-    Estimate,
     Health,
     LoadView,
     Objective,
@@ -37,6 +36,8 @@ from policies.types import (
 
 _MARGIN = 0.1
 """Costs nearer than this (or than the spread, where that is less) do not move a model from where it is."""
+_EQUAL_DIGITS = 9
+"""Costs that differ by less than a nanosecond tie, and are ordered by id."""
 _IDLE = LoadView()
 
 
@@ -120,6 +121,7 @@ def _rank(facts: RequestFacts, fleet: FleetView, known: Roster, admitted: list[t
     prompt = facts.prompt_tokens
     generates = facts.operation is not Operation.EMBEDDINGS
     whole = prompt + (facts.max_output or facts.expected_output) if generates else prompt
+    decode, others = _weights(facts.objective, fleet.cost_to_others)
     rows = []
     for option, load in admitted:
         deployment = option.deployment
@@ -137,20 +139,18 @@ def _rank(facts: RequestFacts, fleet: FleetView, known: Roster, admitted: list[t
             cost = late - deployment.precision.rank
             rows.append(Row(tier | Tier.UNMEASURED, cost, load.inflight, option.id, option, load, None))
         else:
-            rows.append(
-                Row(tier, _cost(facts.objective, estimate, fleet.cost_to_others), 0, option.id, option, load, estimate)
-            )
+            cost = estimate.queue_s + estimate.load_s + estimate.prefill_s
+            cost += decode * estimate.decode_s + others * estimate.cost_to_others_s
+            rows.append(Row(tier, round(cost, _EQUAL_DIGITS), 0, option.id, option, load, estimate))
     rows.sort()
     return rows
 
 
-def _cost(objective: Objective, estimate: Estimate, cost_to_others: float) -> float:
-    """Seconds to compare by, rounded so that equals tie and are ordered by id."""
-    cost = estimate.queue_s + estimate.load_s + estimate.prefill_s
-    if objective is not Objective.TTFT:
-        weight = cost_to_others if objective is Objective.LATENCY else 1.0
-        cost += estimate.decode_s + weight * estimate.cost_to_others_s
-    return round(cost, 9)
+def _weights(objective: Objective, cost_to_others: float) -> tuple[float, float]:
+    """Return what a second of decode and a second of others' delay count, where one until the first token counts 1."""
+    if objective is Objective.TTFT:
+        return 0.0, 0.0
+    return 1.0, cost_to_others if objective is Objective.LATENCY else 1.0
 
 
 def _choose(facts: RequestFacts, rows: list[Row], last_used: str | None) -> tuple[int, str]:

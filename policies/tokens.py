@@ -13,10 +13,11 @@ _START_OVERHEAD_TOKENS = 16.0
 _MOST_BYTES_PER_TOKEN = 12.0
 """No prompt is taken to have more, unless one was seen: long runs of blanks are few tokens."""
 _FORGET = 0.97
-_PRIOR = 1.0
+_PRIOR = 0.2
 _LEAST_BYTES = 64
 _START_OUTPUT = 128.0
 _OUTPUT_WEIGHT = 0.15
+"""What a new answer counts once there are a few; the first ones count more."""
 _MOST_MODELS = 512
 _MOST_CALLERS = 4096
 
@@ -107,7 +108,8 @@ class OutputLength:
     """Expected answer lengths in tokens, per model and caller. Remembers 4,096 pairs at most."""
 
     def __init__(self) -> None:
-        self._means: OrderedDict[tuple[str, str], float] = OrderedDict()
+        self._means: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        """Mean length and how many answers it is from; under the caller ``""`` those of all callers together."""
 
     def __len__(self) -> int:
         return len(self._means)
@@ -117,7 +119,7 @@ class OutputLength:
 
         A caller that is new is taken to be like the others of that model.
         """
-        mean = self._means.get((model, caller)) or self._means.get((model, ""), _START_OUTPUT)
+        mean, _ = self._mean(model, caller)
         expected = max(1, round(mean))
         return expected if max_output is None else max(0, min(expected, max_output))
 
@@ -125,10 +127,18 @@ class OutputLength:
         """Take a whole answer's length. ``was_cut``: its end was the limit, so that it says only "at least"."""
         if output_tokens <= 0:
             return
-        for key in {(model, caller), (model, "")}:
-            mean = self._means.get(key, _START_OUTPUT)
+        for name in (caller, "") if caller else ("",):
+            mean, seen = self._mean(model, name)
             if not was_cut or output_tokens > mean:
-                self._means[key] = mean + _OUTPUT_WEIGHT * (output_tokens - mean)
-                self._means.move_to_end(key)
+                weight = max(_OUTPUT_WEIGHT, 1.0 / (seen + 2.0))
+                self._means[model, name] = mean + weight * (output_tokens - mean), seen + 1
+                self._means.move_to_end((model, name))
         while len(self._means) > _MOST_CALLERS:
             self._means.popitem(last=False)
+
+    def _mean(self, model: str, caller: str) -> tuple[float, int]:
+        known = self._means.get((model, caller))
+        if known is not None:
+            return known
+        mean, _ = self._means.get((model, ""), (_START_OUTPUT, 0))
+        return mean, 0
