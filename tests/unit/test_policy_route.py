@@ -449,3 +449,9 @@ def test_many_kinds_of_requests_and_fleets_do_not_pile_up() -> None:
     for _ in range(10):
         assert ids(route(ASK, fleet({F16: FAST, Q4: SLOW}))) == ["f16"]
     assert len(roster(view.deployments)._plans) <= 256
+
+
+def test_a_long_name_is_shortened_in_the_middle_so_that_the_numbers_stay() -> None:
+    long = deployment("ollama/" + "very-" * 30 + "long:135m-instruct-fp16")
+    decision = route(ASK, fleet({deployment("a"): FAST, long: SLOW}))
+    assert reason(decision) == "finishes first: 0.77 s predicted, ollama/very-very...35m-instruct-fp16 7.70 s"
