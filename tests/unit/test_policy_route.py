@@ -454,4 +454,4 @@ def test_many_kinds_of_requests_and_fleets_do_not_pile_up() -> None:
 def test_a_long_name_is_shortened_in_the_middle_so_that_the_numbers_stay() -> None:
     long = deployment("ollama/" + "very-" * 30 + "long:135m-instruct-fp16")
     decision = route(ASK, fleet({deployment("a"): FAST, long: SLOW}))
-    assert reason(decision) == "finishes first: 0.77 s predicted, ollama/very-ver...35m-instruct-fp16 7.70 s"
+    assert reason(decision) == "finishes first: 0.77 s predicted, ollama/very-very...5m-instruct-fp16 7.70 s"
