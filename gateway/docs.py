@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from gateway.settings import Settings
-from gateway.settings_errors import nested_model
+from gateway.settings_errors import member_suffix, nested_model
 
 HEAD = """# Configuration
 
@@ -56,7 +56,7 @@ def configuration_page() -> str:
     plain = [(name, field) for name, field in Settings.model_fields.items() if nested_model(field.annotation) is None]
     for name, field in Settings.model_fields.items():
         if (group := nested_model(field.annotation)) is not None:
-            parts += _group(group, name + _suffix(field))
+            parts += _group(group, name + member_suffix(field.annotation))
     parts.append("\n## Others\n\n" + _table(plain))
     return "".join(parts)
 
@@ -67,13 +67,8 @@ def _group(group: type[BaseModel], path: str) -> list[str]:
     parts = [f"\n## `{path}`\n\n{(group.__doc__ or '').strip()}\n\n{_table(fields)}"]
     for name, field in fields:
         if (inner := nested_model(field.annotation)) is not None:
-            parts += _group(inner, f"{path}.{name}{_suffix(field)}")
+            parts += _group(inner, f"{path}.{name}{member_suffix(field.annotation)}")
     return parts
-
-
-def _suffix(field: FieldInfo) -> str:
-    origin = typing.get_origin(field.annotation)
-    return "[]" if origin is tuple else ".NAME" if origin is dict else ""
 
 
 def _table(fields: list[tuple[str, FieldInfo]]) -> str:

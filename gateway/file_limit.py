@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import resource
 from dataclasses import dataclass
 
 from gateway.settings import LimitSettings
-
-try:
-    import resource
-except ImportError:  # Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 OTHER_FILES = 256
 """Logs, databases, idle connections to engines, engines' pipes."""
@@ -29,10 +25,8 @@ def needed_files(limits: LimitSettings) -> int:
     return 2 * limits.max_concurrent + limits.queue + OTHER_FILES
 
 
-def file_limit() -> FileLimit | None:
-    """Return the limits, or ``None`` where there are none."""
-    if resource is None:
-        return None
+def file_limit() -> FileLimit:
+    """Return this process's limits."""
     soft, hard = (_finite(limit) for limit in resource.getrlimit(resource.RLIMIT_NOFILE))
     return FileLimit(soft, hard)
 
@@ -40,7 +34,7 @@ def file_limit() -> FileLimit | None:
 def raise_file_limit(needed: int) -> bool:
     """Raise the limit as far as is allowed, at most to ``needed``. Returns whether that is enough."""
     limit = file_limit()
-    if limit is None or limit.soft >= needed:
+    if limit.soft >= needed:
         return True
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(needed, limit.hard), limit.hard))

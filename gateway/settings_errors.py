@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -160,9 +159,15 @@ def _model_at(location: Location, model: type[BaseModel]) -> type[BaseModel] | N
 
 def nested_model(annotation: object) -> type[BaseModel] | None:
     """Return the model inside an annotation: ``Model | None``, ``tuple[Model, ...]``, ``dict[str, Model]``."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+    if isinstance(annotation, type):
         return annotation if issubclass(annotation, BaseModel) else None
     return next((found for part in typing.get_args(annotation) if (found := nested_model(part))), None)
+
+
+def member_suffix(annotation: object) -> str:
+    """Return what stands for one member in the path of a list (``[]``) or a mapping (``.NAME``) of groups."""
+    origin = typing.get_origin(annotation)
+    return "[]" if origin is tuple else ".NAME" if origin is dict else ""
 
 
 def paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
@@ -172,8 +177,7 @@ def paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         yield path
         inner = nested_model(field.annotation)
         if inner is not None:
-            origin = typing.get_origin(field.annotation)
-            yield from paths(inner, path + {tuple: "[].", dict: ".NAME."}.get(origin or object, "."))
+            yield from paths(inner, path + member_suffix(field.annotation) + ".")
 
 
 def unknown_variables(settings: Settings, environ: Mapping[str, str]) -> list[Problem]:

@@ -39,7 +39,7 @@ def check_packages(home: Path | None = None) -> Iterator[Finding]:
 def check_files(settings: Settings) -> Iterator[Finding]:
     """Are there enough open files for the configured limits?"""
     limit, needed = file_limit(), needed_files(settings.limits)
-    if limit is None or limit.hard >= needed:
+    if limit.hard >= needed:
         yield ok("files", f"{needed} open files are enough for the limits, and allowed")
     else:
         todo = (
