@@ -49,6 +49,7 @@ _TRIALS: Final[dict[Capability, dict[str, object]]] = {
 class VllmAdapter(OpenAIAdapter):
     """One vLLM server: usually one model, whose requests share a batch that grows as they come."""
 
+    always_stream: ClassVar[bool] = False  # a leaving client is noticed at once, streaming or not
     kind: ClassVar[str] = "vllm"
     label: ClassVar[str] = "vLLM"
     default_port: ClassVar[int | None] = 8000

@@ -13,6 +13,8 @@ Send = Callable[[Message], Awaitable[None]]
 Scope = MutableMapping[str, Any]
 Header = tuple[bytes, bytes]
 
+WATCH_AFTER_S = 0.03
+
 KEEPALIVE_COMMENT = b": keep-alive\n\n"
 _STREAM_HEADERS: list[Header] = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -131,7 +133,35 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     return b"".join(pieces)
 
 
-async def wait_until_left(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
+class ClientWatch:
+    """Cancels a request's task when its client closes the connection; ``left`` says that this is why.
+
+    It begins to look after ``WATCH_AFTER_S``: most errors and many answers are done before, and need no second task.
+    """
+
+    __slots__ = ("_finished", "_receive", "_task", "_timer", "_watcher", "left")
+
+    def __init__(self, receive: Receive, task: asyncio.Task[Any]) -> None:
+        self.left = False
+        self._receive = receive
+        self._task = task
+        self._finished = False
+        self._watcher: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._begin)
+
+    def _begin(self) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        if not self._finished:
+            self.left = True
+            self._task.cancel()
+
+    def end(self) -> None:
+        """Stop looking."""
+        self._finished = True
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()

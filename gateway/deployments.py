@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from adapters.fingerprint import fingerprint
-
 from adapters.base import EngineDescription, ModelDescription
+from adapters.fingerprint import fingerprint
 from gateway.names import logical_name
 from policies.types import Capability, Deployment, Hardware, Precision
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from gateway.client import ClientLeft, Message, Receive, Scope, Send, TooLarge, read_body, send_body, wait_until_left
+from gateway.client import ClientLeft, ClientWatch, Message, Receive, Scope, Send, TooLarge, read_body, send_body
 from gateway.errors import ApiError
 from gateway.exchange import Exchange, Wishes
 from gateway.incoming import read_request
@@ -23,6 +24,9 @@ access_log = logging.getLogger("paceline.access")
 
 _PASSED_ON = (b"traceparent", b"tracestate", b"baggage")
 _MAX_ID = 128
+_ID_PREFIX = secrets.token_hex(8)
+"""One draw a process: asking the system for randomness costs more than routing does."""
+_numbers = itertools.count(1)
 
 
 class InferenceEndpoint:
@@ -74,27 +78,17 @@ class InferenceEndpoint:
         house = self._house
         task = asyncio.current_task()
         assert task is not None
-        watcher = asyncio.get_running_loop().create_task(wait_until_left(receive))
-        finished = left = False
-
-        def on_left(_: asyncio.Task[None]) -> None:
-            nonlocal left
-            if not finished:
-                left = True
-                task.cancel()
-
-        watcher.add_done_callback(on_left)
+        watch = ClientWatch(receive, task)
         house.running.add(task)
         try:
             async with house.admission.admitted(exchange.wishes.caller):
                 await serve(exchange, house.fleet, send, house.settings.server.keepalive_s)
         except asyncio.CancelledError:
-            if not left:
+            if not watch.left:
                 raise
             task.uncancel()
         finally:
-            finished = True
-            watcher.cancel()
+            watch.end()
             house.running.discard(task)
             if house.settings.log.access:
                 log_access(exchange)
@@ -143,7 +137,7 @@ def _request_id(headers: Mapping[bytes, bytes]) -> str:
     given = _text(headers, b"x-request-id")
     if given and len(given) <= _MAX_ID and given.isascii() and given.isprintable() and " " not in given:
         return given
-    return secrets.token_hex(12)
+    return f"{_ID_PREFIX}{next(_numbers):08x}"
 
 
 def _objective(headers: Mapping[bytes, bytes]) -> Objective | None:

@@ -136,15 +136,24 @@ class Engine:
 
     async def _ask(self, now: float, *, anew: bool) -> None:
         adapter = await self.source.connect()
-        if anew or self.health is not Health.UP or now - self._described_at >= DESCRIBE_EVERY_S:
+        fresh = self.health is Health.UP and now - self._described_at < DESCRIBE_EVERY_S
+        if anew or not fresh or not await self._read_gauges(adapter, now):
             description = await adapter.describe()
             self._described_at = now
             self._learn(description, await self.source.hardware())
             self.peak_bytes = await asyncio.to_thread(self.peak_memory)
-        else:
-            self.gauges = await adapter.load()
-            self.gauges_at = now
         self._set_health(Health.UP, "")
+
+    async def _read_gauges(self, adapter: Adapter, now: float) -> bool:
+        """Read the engine's gauges. Returns whether that went well: an engine may be up without any."""
+        try:
+            self.gauges = await adapter.load()
+        except EngineError as error:
+            logger.debug("engine %s: its gauges cannot be read: %s", self.name, error.message)
+            self.gauges = EngineLoad(resident=self.gauges.resident)
+            return False
+        self.gauges_at = now
+        return True
 
     def _learn(self, description: EngineDescription, hardware: Hardware) -> None:
         resident = frozenset(model.engine_model for model in description.models if model.resident)

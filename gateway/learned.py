@@ -116,20 +116,30 @@ class Learned:
 def _observation(attempt: Attempt, outcome: Outcome) -> Observation:
     deployment = attempt.candidate.deployment
     total_s = attempt.ended_at - attempt.started_at
-    first = outcome.first_token_at
+    ttft_s = _ttft_s(attempt, outcome, total_s)
     return Observation(
         deployment=deployment.id,
         fingerprint=deployment.fingerprint,
         prompt_tokens=outcome.prompt_tokens or 0,
         output_tokens=outcome.output_tokens or 0,
-        ttft_s=total_s if first is None else first - attempt.started_at,
+        ttft_s=total_s if ttft_s is None else ttft_s,
         total_s=total_s,
         cached_tokens=outcome.cached_tokens,
         prefill_s=outcome.prefill_s,
         decode_s=outcome.decode_s,
         queue_s=outcome.queue_s,
         load_s=outcome.load_s,
-        clean=not attempt.was_cold,
+        clean=not attempt.was_cold and ttft_s is not None,
         neighbours=attempt.neighbours,
         new_prompt=attempt.new_prompt,
     )
+
+
+def _ttft_s(attempt: Attempt, outcome: Outcome, total_s: float) -> float | None:
+    """The time to the first token; where an answer came as one body, the part of the total that was predicted."""
+    if outcome.first_token_at is not None:
+        return outcome.first_token_at - attempt.started_at
+    if attempt.exchange.facts.operation is Operation.EMBEDDINGS:
+        return total_s
+    estimate = attempt.candidate.estimate
+    return None if estimate is None else total_s * estimate.ttft_s / estimate.total_s

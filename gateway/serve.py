@@ -61,6 +61,7 @@ def run(house: House, on_listening: Callable[[str, int], Awaitable[None]]) -> bo
         loop="uvloop",
         lifespan="on",
         access_log=False,
+        proxy_headers=False,
         log_config=None,
         server_header=False,
         date_header=False,

@@ -155,14 +155,16 @@ class Record:
     @property
     def pair(self) -> PairSample | None:
         """What this cell teaches about running beside a neighbour, if it does."""
-        if self.beside is None or self.ttft_s is None or self.tpot_s is None or not self.beside.alone.tpot_s:
+        if self.beside is None or self.ttft_s is None or self.tpot_s is None:
             return None
         alone = self.beside.alone
+        if not alone.tpot_s or not alone.ttft_s:
+            return None
         return PairSample(
             self.beside.neighbour,
             self.beside.activity,
             prefill_factor=self.ttft_s / alone.ttft_s,
-            decode_factor=self.tpot_s / self.beside.alone.tpot_s,
+            decode_factor=self.tpot_s / alone.tpot_s,
         )
 
 

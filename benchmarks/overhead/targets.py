@@ -100,9 +100,10 @@ def _paceline(site: Site) -> list[str]:
     engines = [
         {
             "name": f"up{number}",
-            "kind": "openai",
+            "kind": "vllm",
             "url": f"http://127.0.0.1:{port}",
             "precision": "bf16",
+            "capabilities": {"completion": False},
             "models": {MODEL: MODEL},
         }
         for number, port in enumerate(site.upstreams)

@@ -71,6 +71,7 @@ _ANSWERS = {
     b"/v1/models": _response(_MODELS),
     b"/health": _response({}),
     b"/version": _response({"version": "0.0.0"}),
+    b"/metrics": _response({}),
     b"/model_info": _response({"model_path": MODEL}),
     b"/get_model_info": _response({"model_path": MODEL}),
 }

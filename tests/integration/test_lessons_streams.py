@@ -274,7 +274,7 @@ async def test_usage_is_learned_always_and_shown_only_to_those_who_asked(
 async def test_what_the_engine_sent_reaches_the_client_and_what_the_client_sent_reaches_the_engine(
     scripted: Scripted, gateway: Start
 ) -> None:
-    engine = scripted(kind="vllm")
+    engine = scripted(kind="openai")
     call = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a": '}}
     rest = {"index": 0, "function": {"arguments": '"ü\\n"}'}}
     engine.always(
@@ -283,7 +283,7 @@ async def test_what_the_engine_sent_reaches_the_client_and_what_the_client_sent_
             finish="tool_calls",
         )
     )
-    running = gateway(engines=[engine_at(engine, "a")])
+    running = gateway(engines=[engine_at(engine, "a", capabilities={"tools": True})])
     body = chat_body(
         seed=7,
         top_k=3,
@@ -335,7 +335,7 @@ async def test_odd_but_legal_events_are_understood(
         blobs = [whole[:middle], whole[middle:]]
     else:
         blobs = [blob.replace(b"{C}", chunk).replace(b"{R}", choice) for blob in blobs]
-    engine = scripted(kind="vllm")
+    engine = scripted(kind="openai")
     engine.always(pieces(*blobs))
     running = gateway(engines=[engine_at(engine, "a")])
     async with running.client() as client:
