@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
 from adapters.base import Call
 from adapters.errors import Busy, EngineError, Loading, Rejected, Unreachable
@@ -39,6 +40,7 @@ BUSY_S = 1.0
 MAX_LAST_USED = 1024
 
 _IDLE = LoadView()
+_FAILED = LoadView(Health.DOWN, note="failed a moment ago")
 
 
 class Fleet:
@@ -156,10 +158,13 @@ class Fleet:
             pinned=wishes.pinned,
         )
 
-    def route(self, facts: RequestFacts) -> Decision:
-        """Decide for one request on what is known at this moment."""
+    def route(self, facts: RequestFacts, *, without: Collection[str] = ()) -> Decision:
+        """Decide for one request on what is known at this moment; deployments in ``without`` count as down."""
         now = asyncio.get_running_loop().time()
-        return route(facts, self._view(facts, now))
+        view = self._view(facts, now)
+        if without:
+            view = replace(view, loads={**view.loads, **dict.fromkeys(without, _FAILED)})
+        return route(facts, view)
 
     def _view(self, facts: RequestFacts, now: float) -> FleetView:
         return FleetView(

@@ -78,27 +78,33 @@ async def _collect(attempt: Attempt) -> bytes:
 async def _try_candidates(exchange: Exchange, fleet: Fleet, deliver: Deliver) -> None:
     """Try the candidates in order until one has answered. Raises ``ApiError`` when none has.
 
-    Another candidate is tried only while the client has no byte of an answer, and within the retry budget. A request
-    that found nothing but loading engines waits for the first of them, once.
+    Another candidate is tried only while the client has no byte of an answer, and within the retry budget. When all
+    have failed it is decided anew without them: a precision that came too late before may serve now. A request that
+    found nothing but loading engines waits for the first of them, once.
     """
     assert exchange.decision is not None
     failures: list[EngineError] = []
+    failed: set[str] = set()
     loading: Candidate | None = None
-    for candidate in exchange.decision.candidates:
-        if failures and not fleet.may_retry(failures[-1]):
-            break
-        failure = await _try(exchange, fleet, candidate, deliver)
-        if failure is None:
-            return
-        failures.append(failure)
-        if loading is None and isinstance(failure, Loading):
-            loading = candidate
+    candidates = exchange.decision.candidates
+    while candidates:
+        for candidate in candidates:
+            if failures and not fleet.may_retry(failures[-1]):
+                raise all_failed(failures)
+            failure = await _try(exchange, fleet, candidate, deliver)
+            if failure is None:
+                return
+            failures.append(failure)
+            failed.add(candidate.deployment.id)
+            if loading is None and isinstance(failure, Loading):
+                loading = candidate
+        candidates = fleet.route(exchange.facts, without=failed).candidates
     if loading is not None and await fleet.wait_until_loaded(loading.deployment):
         failure = await _try(exchange, fleet, loading, deliver)
         if failure is None:
             return
         failures.append(failure)
-    raise all_failed(exchange.decision, failures)
+    raise all_failed(failures)
 
 
 async def _try(exchange: Exchange, fleet: Fleet, candidate: Candidate, deliver: Deliver) -> EngineError | None:

@@ -8,7 +8,7 @@ from adapters.errors import Busy, EngineError, Loading, Rejected
 from gateway.errors import ApiError, from_engine_error, no_deployment, no_such_model
 from policies.types import Decision, RequestFacts
 
-PASSING = frozenset({"down", "loading", "breaker", "busy"})
+PASSING = frozenset({"down", "breaker"})
 """The rejection codes that mend themselves: such a request may be sent again."""
 
 
@@ -19,7 +19,7 @@ def no_candidate(facts: RequestFacts, decision: Decision, known: Iterable[str]) 
     return no_deployment(facts.model, decision, PASSING)
 
 
-def all_failed(decision: Decision, failures: Sequence[EngineError]) -> ApiError:
+def all_failed(failures: Sequence[EngineError]) -> ApiError:
     """The answer when every candidate that was tried failed, in the order of ``failures``.
 
     When all refused the request itself, it is one 400 that lists each; when there is just one, its own meaning stays.

@@ -190,6 +190,22 @@ async def test_a_server_error_of_the_first_engine_is_mended_by_the_second(script
             assert "Hel" in answer.text
 
 
+async def test_when_every_better_precision_fails_a_lower_one_answers_the_same_request(
+    scripted: Scripted, gateway: Start
+) -> None:
+    first, second = scripted(kind="vllm"), scripted(kind="vllm")
+    first.always(drop(b"HTTP/1.1 200"))
+    running = gateway(
+        engines=[engine_at(first, "a", precision="bf16"), engine_at(second, "b", precision="int4")],
+    )
+    async with running.client() as client:
+        answer = await client.post("/v1/chat/completions", json=chat_body())
+        pinned = await client.post("/v1/chat/completions", json=chat_body(model="m@bf16"))
+    assert answer.headers["x-paceline-deployment"] == "b"
+    assert answer.headers["x-paceline-attempts"] == "2"
+    assert pinned.status_code == 502, "who asked for bf16 gets no int4"
+
+
 # Lesson 11: one hung engine
 
 
