@@ -17,13 +17,13 @@ SECRET = "an-engines-own-secret"
 
 @pytest.fixture(autouse=True)
 def _restored_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    loggers = [logging.getLogger(name) for name in ("", "paceline", "uvicorn", "uvicorn.error", "uvicorn.access")]
+    before = [(logger.handlers[:], logger.level, logger.propagate, logger.disabled) for logger in loggers]
     yield
     logging.captureWarnings(False)
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.getLogger("uvicorn.access").disabled = False
+    for logger, (handlers, level, propagate, disabled) in zip(loggers, before, strict=True):
+        logger.handlers[:], logger.propagate, logger.disabled = handlers, propagate, disabled
+        logger.setLevel(level)
 
 
 def test_piped_logs_are_json_lines_with_level_logger_and_message() -> None:
