@@ -70,6 +70,8 @@ class StreamAnswer(EngineAnswer):
         if relay.done:
             await self._drain()
             return None
+        if relay.failure is not None:
+            raise relay.failure
         try:
             data = await self._response.read_some()
         except Interrupted as error:

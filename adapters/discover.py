@@ -10,10 +10,8 @@ from typing import Final
 from adapters.errors import EngineError, TimedOut
 from adapters.quirks import FLAVOURS
 from adapters.recognise import kind_at
+from adapters.registry import USUAL_PORTS
 from adapters.transport import Transport, TransportLimits
-
-USUAL_PORTS: Final = (8080, 8081, 8000, 8001, 11434, 1234, 30000, 5001)
-"""llama.cpp, MLX, TGI and llamafile; vLLM and TensorRT-LLM; Ollama; LM Studio; SGLang; KoboldCpp."""
 
 OWN_PORT: Final = 7223
 RECOGNISE_LIMIT_S: Final = 5.0

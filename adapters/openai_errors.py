@@ -137,11 +137,12 @@ def _read(value: Any, secret: str) -> _Words:
             break
     if not isinstance(value, dict):
         return _Words(_clean(value, secret))
+    param = value.get("param")
     return _Words(
         message=_clean(value.get("message", ""), secret),
-        type=str(value.get("type") or ""),
-        code=str(value.get("code") or ""),
-        param=value["param"].removeprefix("body.") if isinstance(value.get("param"), str) else None,
+        type=_clean(value.get("type") or "", secret),
+        code=_clean(value.get("code") or "", secret),
+        param=_clean(param, secret).removeprefix("body.") if isinstance(param, str) else None,
         prompt_tokens=_count(value.get("n_prompt_tokens")),
         context=_count(value.get("n_ctx")),
     )

@@ -11,7 +11,7 @@ from adapters.answers import JoinedAnswer, StreamAnswer, WholeAnswer
 from adapters.base import Adapter, Answer, Call, Endpoint, Outcome
 from adapters.body import BodyError
 from adapters.errors import Broken, EngineError, Rejected, TimedOut
-from adapters.openai_errors import error_from_response
+from adapters.openai_errors import error_from_event, error_from_response
 from adapters.relay import Relay, StreamQuirks
 from adapters.response import Response
 from adapters.transport import Transport, TransportLimits
@@ -67,7 +67,10 @@ class OpenAIAdapter(Adapter):
             )
             if response.status != 200:
                 raise await self._refusal(response)
-            return self._answer(call, response, streamed)
+            whole = not streamed or response.headers.get("content-type", "").startswith("application/json")
+            if whole and call.stream:
+                raise await self._not_a_stream(response)
+            return self._answer(call, response, streamed=not whole)
         except EngineError as error:
             error.engine = self.endpoint.name
             raise
@@ -86,12 +89,9 @@ class OpenAIAdapter(Adapter):
         fields.update((name, value) for name, value in extras.items() if name not in call.body)
         return call.body.encode(fields, drop=frozenset() if streamed else _STREAM_FIELDS)
 
-    def _answer(self, call: Call, response: Response, streamed: bool) -> Answer:
+    def _answer(self, call: Call, response: Response, *, streamed: bool) -> Answer:
         engine, secret, outcome = self.endpoint.name, self.endpoint.api_key, Outcome()
-        if not streamed or response.headers.get("content-type", "").startswith("application/json"):
-            if call.stream:
-                response.close()
-                raise Broken("it was asked for a stream and answered with one body")
+        if not streamed:
             return WholeAnswer(response, engine, outcome, call.model, secret)
         relay = Relay(
             call.model,
@@ -106,15 +106,18 @@ class OpenAIAdapter(Adapter):
         return stream if call.stream else JoinedAnswer(stream, call.operation)
 
     async def _refusal(self, response: Response) -> EngineError:
-        body = b""
-        try:
-            async with asyncio.timeout(POLL_LIMIT_S):
-                body = await response.read(_MAX_REFUSAL_BYTES)
-        except (EngineError, TimeoutError):
-            pass  # the status alone has to do
-        finally:
-            response.close()
+        body = await _read_refusal(response)
         return error_from_response(response.status, response.headers, body, secret=self.endpoint.api_key)
+
+    async def _not_a_stream(self, response: Response) -> EngineError:
+        """The error in a body that came in place of a stream."""
+        try:
+            error = msgspec.json.decode(await _read_refusal(response), type=dict[str, Any]).get("error")
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            error = None
+        if error:
+            return error_from_event(error, secret=self.endpoint.api_key)
+        return Broken("it was asked for a stream and answered with one body")
 
     # Questions about the engine itself
 
@@ -147,6 +150,17 @@ class OpenAIAdapter(Adapter):
             return await self._ask_json("GET", path)
         except Rejected:
             return {}
+
+
+async def _read_refusal(response: Response) -> bytes:
+    """The body, as far as it comes soon; ``b""`` otherwise: then the status alone has to do."""
+    try:
+        async with asyncio.timeout(POLL_LIMIT_S):
+            return await response.read(_MAX_REFUSAL_BYTES)
+    except (EngineError, TimeoutError):
+        return b""
+    finally:
+        response.close()
 
 
 def _client_stream_options(call: Call) -> dict[str, Any]:

@@ -17,6 +17,8 @@ import psutil
 from adapters.gpus import gpu_memory
 
 _HIDDEN = (psutil.Error, OSError)
+_FORWARDERS = frozenset({"docker-proxy", "com.docker.backend", "rootlessport", "slirp4netns", "pasta", "wslrelay.exe"})
+"""They listen for an engine in a container or virtual machine, which cannot be looked into from here."""
 _GPU_FILE = re.compile(r"/dev/nvidia(\d+)")
 _MODEL_OPTIONS = frozenset({"--model", "--model-path", "-m", "serve"})
 
@@ -36,12 +38,14 @@ class MemoryUse:
 
 def find_listener(port: int) -> int | None:
     """The process that listens on a local TCP port, or ``None`` where there is none or it is hidden."""
+    owners: Iterable[int | None]
     try:
         everything = psutil.net_connections(kind="tcp")
     except psutil.AccessDenied:  # macOS shows a user only his own processes, one by one
-        return next((pid for pid in psutil.pids() if port in _listening(pid)), None)
-    owners = (c.pid for c in everything if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port)
-    return next((pid for pid in owners if pid), None)
+        owners = (pid for pid in psutil.pids() if port in _listening(pid))
+    else:
+        owners = (c.pid for c in everything if c.status == psutil.CONN_LISTEN and c.laddr and c.laddr.port == port)
+    return next((pid for pid in owners if pid and _name(pid) not in _FORWARDERS), None)
 
 
 def family(pid: int) -> frozenset[int]:
@@ -91,6 +95,12 @@ def gpu_device_numbers(pids: Iterable[int]) -> frozenset[int]:
                     if file := _GPU_FILE.fullmatch(str(link.readlink())):
                         numbers.add(int(file[1]))
     return frozenset(numbers)
+
+
+def _name(pid: int) -> str:
+    with contextlib.suppress(*_HIDDEN):
+        return psutil.Process(pid).name()
+    return ""
 
 
 def _peak(pid: int) -> int | None:

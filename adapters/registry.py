@@ -22,15 +22,9 @@ _ADAPTERS: Final = {
     "hosted": "adapters.hosted:HostedAdapter",
 }
 
-USUAL_PORTS: Final = {
-    8080: ("llamacpp", "mlx", "tgi", "llamafile"),
-    8000: ("vllm", "trtllm"),
-    11434: ("ollama",),
-    1234: ("lmstudio",),
-    30000: ("sglang",),
-    5001: ("koboldcpp",),
-}
-"""Ports on which engines listen unless told otherwise, and the kinds that it could be."""
+USUAL_PORTS: Final = (8080, 8081, 8000, 8001, 11434, 1234, 30000, 5001)
+"""Ports on which engines listen unless told otherwise: llama.cpp, MLX, TGI and llamafile (and a second one of them); vLLM
+and TensorRT-LLM (likewise); Ollama; LM Studio; SGLang; KoboldCpp."""
 
 
 def kinds() -> tuple[str, ...]:

@@ -71,6 +71,7 @@ class Relay:
         "_usages",
         "done",
         "emitted",
+        "failure",
     )
 
     def __init__(
@@ -88,6 +89,8 @@ class Relay:
         """``[DONE]`` has passed."""
         self.emitted = False
         """Something was given to the client."""
+        self.failure: EngineError | None = None
+        """What went wrong behind the events that were returned last: ``feed`` or ``end`` raises it next."""
         self._model = model
         self._model_json = msgspec.json.encode(model)
         self._outcome = outcome
@@ -124,8 +127,9 @@ class Relay:
 
     def end(self) -> bytes:
         """Say that the engine ended its stream properly; return the rest. Raises when the answer is not whole."""
-        tail = self._splitter.end()
-        rest = self._pass_each(tail) if tail else b""
+        rest = self._pass_each(self._splitter.end())
+        if self.failure is not None:
+            raise self.failure
         if self.done:
             return rest
         if len(self._finished) < self._choices:
@@ -135,10 +139,21 @@ class Relay:
     # Event by event
 
     def _pass_each(self, blob: bytes) -> bytes:
-        out = b"".join([self._pass(event) for event in split_events(blob)])
-        if out:
+        out = []
+        try:
+            if self.failure is not None:
+                raise self.failure
+            for event in split_events(blob):
+                out.append(self._pass(event))
+        except EngineError as error:
+            if not (self.emitted and any(out)):
+                raise
+            self.failure = error
+            self._needle = b""  # whatever follows is looked at, and raises it
+        passed = b"".join(out)
+        if passed:
             self.emitted = True
-        return out
+        return passed
 
     def _pass(self, event: bytes) -> bytes:
         data = event_data(event)

@@ -14,10 +14,9 @@ from gateway.keys import Caller, Door
 from gateway.measuring import Measuring
 from gateway.settings import Settings
 from measure.async_store import AsyncStore
+from measure.place import records_in
 
 logger = logging.getLogger("paceline.house")
-
-RECORDS_FILE = "records.sqlite"
 
 
 class House:
@@ -40,7 +39,7 @@ class House:
 
     async def start(self) -> None:
         """Open the records, take the engines in and begin to measure; returns without waiting for any engine."""
-        self._store = await AsyncStore.open(self.settings.data_dir / RECORDS_FILE)
+        self._store = await AsyncStore.open(records_in(self.settings.data_dir))
         self.measuring = Measuring(self.fleet, self._store, enabled=self._measures)
         await self.measuring.restore()
         self.fleet.on_change(self.measuring.fleet_changed)

@@ -147,7 +147,7 @@ class DiscoverySettings(Group):
         default=None, description="Left out: only when no engines are configured.", examples=[True]
     )
     ports: tuple[int, ...] = Field(
-        default=tuple(USUAL_PORTS), description="Ports of 127.0.0.1 that are looked at.", examples=[[8080, 11434]]
+        default=USUAL_PORTS, description="Ports of 127.0.0.1 that are looked at.", examples=[[8080, 11434]]
     )
 
     @field_validator("ports")

@@ -51,17 +51,16 @@ class Database:
         """False when what is stored ends with this process."""
         return self.path is not None
 
-    def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Return what ``work`` does. Raises ``StoreError``."""
         try:
             return work(self._connection)
         except sqlite3.DatabaseError as error:
             if not _is_damage(error):
                 raise StoreError(str(error)) from error
-            cause = str(error)
+            damage = str(error)
         self._connection.close()
-        self._replace(cause)
-        self._connection = self._open()
+        self._connection = self._open(damage)
         try:
             return work(self._connection)
         except sqlite3.Error as error:
@@ -79,20 +78,22 @@ class Database:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
 
-        self.read(transaction)
+        self.run(transaction)
 
     def close(self) -> None:
         """Idempotent."""
         self._connection.close()
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, damage: str = "") -> sqlite3.Connection:
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                if damage:
+                    self._replace(damage)
                 try:
                     return self._connect(self.path)
-                except Damaged as damage:
-                    self._replace(str(damage))
+                except Damaged as error:
+                    self._replace(str(error))
                     return self._connect(self.path)
             except (OSError, sqlite3.Error, TooNew, Damaged) as error:
                 _log.warning("%s cannot be used (%s); records are kept in memory for this run", self.path, error)
@@ -102,7 +103,7 @@ class Database:
         return connection
 
     def _connect(self, path: Path) -> sqlite3.Connection:
-        # Before it is opened: opening may be what replaces it.
+        # Before it is opened, since another process may replace it then; once more below, should it be new.
         self._identity = _identity(path)
         connection = sqlite3.connect(path, timeout=BUSY_LIMIT_S, isolation_level=None)
         try:

@@ -21,6 +21,7 @@ async def occupied(probe: Probe, prompt_tokens: int, output_tokens: int) -> Asyn
     since engines go on with an abandoned one for a while. Raises the neighbour's ``EngineError``, ``TimedOut`` past
     ``RUN_LIMIT_S`` included.
     """
+    prefills = output_tokens == 1
     at_work, enough = asyncio.Event(), asyncio.Event()
     work = asyncio.create_task(_work(probe, prompt_tokens, output_tokens, at_work, enough))
     work.add_done_callback(lambda _: at_work.set())  # its error, if it has one, is raised below
@@ -31,7 +32,7 @@ async def occupied(probe: Probe, prompt_tokens: int, output_tokens: int) -> Asyn
         yield
         if work.done():
             await work
-        if output_tokens == 1:
+        if prefills:
             enough.set()
             await _within_limit(probe, work)
     finally:
@@ -44,7 +45,7 @@ async def _work(
 ) -> None:
     while not enough.is_set():
         answer = await probe.send(prompt_tokens, output_tokens)
-        if output_tokens == 1:
+        if output_tokens == 1:  # from here on it prefills; there is no other sign of that
             at_work.set()
         try:
             while await answer.read() is not None:

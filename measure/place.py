@@ -22,4 +22,9 @@ def data_folder() -> Path:
 
 def default_path() -> Path:
     """The file with the measurement records."""
-    return data_folder() / "records.sqlite3"
+    return records_in(data_folder())
+
+
+def records_in(folder: Path) -> Path:
+    """The file with the measurement records in a data folder."""
+    return folder / "records.sqlite3"

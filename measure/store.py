@@ -72,7 +72,7 @@ class Store:
         wanted = {"fingerprint": fingerprint, "kind": kind and kind.value}
         conditions = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
-        rows = self._database.read(
+        rows = self._database.run(
             lambda connection: connection.execute(
                 f"SELECT data FROM records {where} ORDER BY id DESC LIMIT ?", (*conditions.values(), limit)
             ).fetchall()
@@ -146,12 +146,20 @@ class Store:
         query, parameters = "SELECT name, data FROM learned WHERE topic = ?", [topic]
         if name is not None:
             query, parameters = f"{query} AND name = ?", [topic, name]
-        rows = self._database.read(lambda connection: connection.execute(query, parameters).fetchall())
-        return {row[0]: msgspec.json.decode(row[1], type=dict[str, Any]) for row in rows}
+        rows = self._database.run(lambda connection: connection.execute(query, parameters).fetchall())
+        return {row[0]: plain for row in rows if (plain := _plain(row[1])) is not None}
 
 
 def _encode(plain: Mapping[str, Any]) -> str:
     return msgspec.json.encode(plain).decode()
+
+
+def _plain(data: str) -> dict[str, Any] | None:
+    try:
+        return msgspec.json.decode(data, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        _log.debug("a stored state is left out: %s", error)
+        return None
 
 
 def _decode(data: str) -> Record | None:

@@ -119,6 +119,8 @@ class ScriptedEngine:
         """The requests that took a script, in order of arrival."""
         self.watched: list[Received] = []
         """The requests that a route answered."""
+        self.accepted = 0
+        """Connections so far."""
         self._standing: Script = chat(["Hel", "lo", "!"])
         self._queue: deque[Script] = deque()
         self._arrivals: dict[int, Signal] = {}
@@ -197,6 +199,7 @@ class ScriptedEngine:
         task = asyncio.current_task()
         assert task is not None
         self._connections.add(task)
+        self.accepted += 1
         try:
             early: bytes | None = b""
             while early is not None:

@@ -113,11 +113,17 @@ def stall(after: int = 1, tokens: Sequence[str] = ("Hel", "lo", "!")) -> Script:
 
 
 def cut(
-    after: int = 1, tokens: Sequence[str] = ("Hel", "lo", "!"), *, clean: bool = False, tail: bytes = b""
+    after: int = 1,
+    tokens: Sequence[str] = ("Hel", "lo", "!"),
+    *,
+    clean: bool = False,
+    tail: bytes = b"",
+    gate: Gate | None = None,
 ) -> Script:
     """Stream ``after`` tokens and die: the connection drops, or (``clean``) the body ends properly, unfinished.
 
-    ``tail`` is sent last: the beginning of an event, for instance. With ``after=0`` only the head was sent.
+    ``tail`` is sent last: the beginning of an event, for instance. With ``after=0`` only the head was sent. With a
+    ``gate`` it waits for a credit before it dies.
     """
 
     async def script(exchange: Exchange) -> None:

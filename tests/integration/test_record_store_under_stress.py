@@ -216,11 +216,16 @@ def test_a_file_that_another_process_holds_too_long_is_an_error_not_a_hang(
     store.close()
 
 
-def test_a_record_that_no_longer_fits_does_not_hide_the_others(kept: Path) -> None:
+def test_what_can_no_longer_be_read_does_not_hide_the_rest(kept: Path) -> None:
     with sqlite3.connect(kept) as connection:
         connection.execute('UPDATE records SET data = \'{"kind": "unheard of"}\' WHERE id = 1')
         connection.execute("UPDATE records SET data = 'not even JSON' WHERE id = 2")
     connection.close()
     store = Store(kept)
+    store.save_learned(SMOL, {"drift": 0.1})
+    with sqlite3.connect(kept) as connection:
+        connection.execute("UPDATE learned SET data = 'not even JSON'")
+    connection.close()
+    assert store.load_learned(SMOL) is None
     assert len(store.records(SMOL)) == 98
     store.close()

@@ -8,7 +8,8 @@ import pytest
 from engines.recorded import play_ollama
 from engines.scripts import hang, status, text, whole
 
-from adapters.discover import OWN_PORT, USUAL_PORTS, Found, discover
+from adapters.discover import OWN_PORT, Found, discover
+from adapters.registry import USUAL_PORTS
 
 
 @pytest.fixture

@@ -29,9 +29,9 @@ def run() -> Iterator[Run]:
     """Runs Python code until the test ends; gives its pid and the first line that it printed."""
     started: list[subprocess.Popen[str]] = []
 
-    def start(code: str, *arguments: str, cwd: Path | None = None) -> tuple[int, str]:
+    def start(code: str, *arguments: str, cwd: Path | None = None, python: str = sys.executable) -> tuple[int, str]:
         process = subprocess.Popen(
-            [sys.executable, "-S", "-c", code, *arguments],
+            [python, "-S", "-c", code, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -43,7 +43,7 @@ def run() -> Iterator[Run]:
 
     yield start
     for process in started:
-        process.communicate(timeout=20)
+        process.communicate("\n", timeout=20)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0"])
@@ -54,6 +54,16 @@ def test_the_process_that_listens_on_a_port_is_found(address: str) -> None:
         with socket.create_connection(("127.0.0.1", port)) as client:
             assert find_listener(client.getsockname()[1]) is None
     assert find_listener(port) is None
+
+
+def test_a_forwarder_into_a_container_is_not_taken_for_the_engine(run: Run, tmp_path: Path) -> None:
+    forwarder = tmp_path / "docker-proxy"
+    forwarder.symlink_to(Path(sys.executable).resolve())
+    listen = "import socket; s = socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
+    _, port = run(f"{listen}; input()", python=str(forwarder))
+    assert find_listener(int(port)) is None
+    pid, port = run(f"{listen}; input()")
+    assert find_listener(int(port)) == pid
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only /proc keeps the peak")

@@ -1,47 +1,30 @@
-"""The ASGI application: the inference routes as they are, everything else through FastAPI."""
+"""Everything that is not inference: models, health, the operator's routes, the API's description; all of it FastAPI."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 
 from gateway import __version__
 from gateway.admin import admin_router
-from gateway.client import Receive, Scope, Send
-from gateway.endpoint import InferenceEndpoint
 from gateway.errors import ApiError, no_such_model
 from gateway.house import House
 from gateway.models_api import model_entry, model_list
-from gateway.openapi import PATHS, inference_paths
+from gateway.openapi import inference_paths
 
 DESCRIPTION = """One endpoint in front of the engines on this machine. Each request goes to the deployment that will
 finish it first, at the precision that was asked for; response headers say which, and why."""
 
 
-class Paceline(FastAPI):
-    """FastAPI, but for the inference routes: those are looked up first and served without its layers."""
-
-    def __init__(self, house: House, **options: Any) -> None:
-        super().__init__(**options)
-        self.house = house
-        self.inference = {path: InferenceEndpoint(house, operation) for operation, path in PATHS.items()}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI scope."""
-        if scope["type"] == "http" and (endpoint := self.inference.get(scope["path"])) is not None:
-            await endpoint(scope, receive, send)
-        else:
-            await super().__call__(scope, receive, send)
+class Pages(FastAPI):
+    """FastAPI, whose description has the inference routes as well: it does not see them, they are plain ASGI."""
 
     def openapi(self) -> dict[str, Any]:
-        """The API's description, the inference routes included."""
+        """The API's description."""
         if not self.openapi_schema:
             schema = super().openapi()
             schema["paths"] = {**inference_paths(), **schema["paths"]}
@@ -49,27 +32,14 @@ class Paceline(FastAPI):
         return self.openapi_schema
 
 
-def create_app(house: House) -> Any:
-    """Return the ASGI application for a house; the lifespan starts and ends the fleet."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await house.start()
-        try:
-            yield
-        finally:
-            await house.aclose()
-
-    app = Paceline(house, title="Paceline", version=__version__, description=DESCRIPTION, lifespan=lifespan)
+def build_pages(house: House) -> Pages:
+    """Return the application for all paths but the inference routes."""
+    app = Pages(title="Paceline", version=__version__, description=DESCRIPTION)
     _add_routes(app, house)
     app.include_router(admin_router(house))
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_invalid)
-    if origins := house.settings.server.cors_origins:
-        return CORSMiddleware(
-            app, allow_origins=origins, allow_methods=["*"], allow_headers=["*"], expose_headers=["*"]
-        )
     return app
 
 
