@@ -87,6 +87,15 @@ def test_the_engine_ends_when_the_guard_is_asked_to_stop() -> None:
     assert not runs(pid)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
+def test_the_engine_ends_with_a_guard_that_is_killed() -> None:
+    with Guarded(*python(SILENT)).process as process:
+        assert process.stdout is not None
+        pid = json.loads(process.stdout.readline())["pid"]
+        process.kill()
+        wait_gone([pid])
+
+
 def test_an_engine_that_takes_no_notice_is_killed_after_the_limit() -> None:
     guarded = Guarded(*little.SLEEPER, options=("--stop-limit-s", "0.3"))
     pid = guarded.report()["pid"]
