@@ -128,8 +128,6 @@ class Relay:
     def end(self) -> bytes:
         """Say that the engine ended its stream properly; return the rest. Raises when the answer is not whole."""
         rest = self._pass_each(self._splitter.end())
-        if self.failure is not None:
-            raise self.failure
         if self.done:
             return rest
         if len(self._finished) < self._choices:

@@ -128,6 +128,8 @@ def cut(
 
     async def script(exchange: Exchange) -> None:
         await _begin(exchange, after, tokens)
+        if gate is not None:
+            await gate.pass_through()
         if tail:
             await exchange.data(tail)
         if clean:
@@ -152,11 +154,19 @@ def drop(head: bytes = b"") -> Script:
     return script
 
 
-def fail(after: int = 0, error: object = None, tokens: Sequence[str] = ("Hel", "lo", "!")) -> Script:
-    """Stream ``after`` tokens, then an error event inside the 200, and end."""
+def fail(
+    after: int = 0,
+    error: object = None,
+    tokens: Sequence[str] = ("Hel", "lo", "!"),
+    *,
+    gate: Gate | None = None,
+) -> Script:
+    """Stream ``after`` tokens, then (through the ``gate``) an error event inside the 200, and end."""
 
     async def script(exchange: Exchange) -> None:
         await _begin(exchange, after, tokens)
+        if gate is not None:
+            await gate.pass_through()
         value = error or {"message": "out of memory", "type": "server_error", "code": 500}
         await exchange.data(_answer(exchange, tokens, "stop").failure(value))
         await exchange.end()

@@ -360,3 +360,24 @@ def test_a_key_never_shows_in_an_error() -> None:
     with pytest.raises(Broken) as caught:
         passing.feed(b'data: {"error":{"message":"bad key sk-very-secret"}}\n\n')
     assert "sk-very-secret" not in caught.value.message
+
+
+def test_what_came_before_an_error_in_the_same_piece_reaches_the_client_first() -> None:
+    passing, _ = relay()
+    passing.feed(ROLE)
+    failure = b'data: {"error":{"message":"out of memory"}}\n\n'
+    assert (
+        parsed(passing.feed(event(**delta("a")) + failure + event(**delta("b"))))[-1]["choices"]
+        == delta("a")["choices"]
+    )
+    assert isinstance(passing.failure, Interrupted)
+    with pytest.raises(Interrupted):
+        passing.feed(event(**delta("c")))
+    with pytest.raises(Interrupted):
+        passing.end()
+
+
+def test_an_error_in_the_very_first_piece_leaves_the_client_untouched() -> None:
+    passing, _ = relay()
+    with pytest.raises(Broken):
+        passing.feed(ROLE + event(**delta("a")) + b'data: {"error":{"message":"out of memory"}}\n\n')
