@@ -88,7 +88,7 @@ class Assembly:
         def build(description: EngineDescription, hardware: Hardware) -> tuple[Deployment, ...]:
             return build_deployments(word, description, hardware)
 
-        engine = Engine(source, build=build, is_busy=lambda: fleet.inflight(engine) > 0, on_change=fleet.changed)
+        engine = Engine(source, build=build, inflight=lambda: fleet.inflight(engine), on_change=fleet.changed)
         fleet.add(engine)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 
-from adapters.base import Adapter, EngineDescription, EngineLoad
+from adapters.base import Adapter, EngineDescription
 from adapters.errors import EngineError, Loading, Unreachable
 from gateway.source import Source
 from policies.types import Deployment, Hardware, Health
@@ -29,12 +29,12 @@ Build = Callable[[EngineDescription, Hardware], tuple[Deployment, ...]]
 class Engine:
     """One engine instance. ``deployments``, ``health`` and ``gauges`` answer from memory, never from a poll.
 
-    ``build`` turns a description into deployments; ``is_busy`` says whether requests of ours run there; ``on_change``
-    is called after deployments or health have changed.
+    ``build`` turns a description into deployments; ``inflight`` counts the requests of ours that run there;
+    ``on_change`` is called after deployments or health have changed.
     """
 
     def __init__(
-        self, source: Source, *, build: Build, is_busy: Callable[[], bool], on_change: Callable[[], None]
+        self, source: Source, *, build: Build, inflight: Callable[[], int], on_change: Callable[[], None]
     ) -> None:
         self.name = source.name
         self.source = source
@@ -42,8 +42,11 @@ class Engine:
         self.deployments: tuple[Deployment, ...] = ()
         self.health = Health.DOWN
         self.note = "not asked yet"
-        self.gauges = EngineLoad()
+        self.foreign_running = 0
+        self.foreign_waiting = 0
+        """Requests that came past us, by the engine's gauges at ``gauges_at``; ours of that moment are taken off."""
         self.gauges_at = 0.0
+        self._resident: frozenset[str] | None = None
         self.loading_since = 0.0
         self.usual_load_s = 20.0
         self.peak_bytes: int | None = None
@@ -51,7 +54,7 @@ class Engine:
         self.first_answer = asyncio.Event()
         """Set once the engine has been asked for the first time, whatever it said."""
         self._build = build
-        self._is_busy = is_busy
+        self._inflight = inflight
         self._on_change = on_change
         self._up = asyncio.Event()
         self._look = asyncio.Event()
@@ -82,6 +85,10 @@ class Engine:
     def peak_memory(self) -> int | None:
         """Return the bytes that the engine's process took at most, as of now. Takes some milliseconds."""
         return self.source.peak_memory()
+
+    def is_resident(self, deployment: Deployment) -> bool:
+        """Return whether a deployment's model is loaded, as far as the engine says."""
+        return self._resident is None or deployment.engine_model in self._resident
 
     def look_again(self) -> None:
         """A request met something unexpected: ask the engine soon, not in the request's path."""
@@ -147,17 +154,22 @@ class Engine:
     async def _read_gauges(self, adapter: Adapter, now: float) -> bool:
         """Read the engine's gauges. Returns whether that went well: an engine may be up without any."""
         try:
-            self.gauges = await adapter.load()
+            gauges = await adapter.load()
         except EngineError as error:
             logger.debug("engine %s: its gauges cannot be read: %s", self.name, error.message)
-            self.gauges = EngineLoad(resident=self.gauges.resident)
+            self.foreign_running = self.foreign_waiting = 0
             return False
+        ours = self._inflight()
+        running, waiting = gauges.running or 0, gauges.waiting or 0
+        self.foreign_running = max(0, running - ours)
+        self.foreign_waiting = max(0, waiting - max(0, ours - running))
+        if gauges.resident is not None:
+            self._resident = gauges.resident
         self.gauges_at = now
         return True
 
     def _learn(self, description: EngineDescription, hardware: Hardware) -> None:
-        resident = frozenset(model.engine_model for model in description.models if model.resident)
-        self.gauges = EngineLoad(self.gauges.running, self.gauges.waiting, self.gauges.kv_usage, resident)
+        self._resident = frozenset(model.engine_model for model in description.models if model.resident)
         self.description = description
         deployments = self._build(description, hardware)
         if deployments != self.deployments:
@@ -186,4 +198,4 @@ class Engine:
             return LOADING_EVERY_S
         if self._failures:
             return float(min(RETRY_LONGEST_S, RETRY_FIRST_S * 2.0 ** min(self._failures - 1, 10)))
-        return LOAD_EVERY_BUSY_S if self._is_busy() else LOAD_EVERY_S
+        return LOAD_EVERY_BUSY_S if self._inflight() else LOAD_EVERY_S

@@ -76,4 +76,6 @@ class Exchange:
 
 def header_text(text: str, limit: int = 200) -> bytes:
     """Make any text safe in a response header: printable ASCII on one line, at most ``limit`` bytes."""
+    if len(text) <= limit and text.isascii() and text.isprintable():
+        return text.encode()
     return "".join(c if " " <= c <= "~" else "?" for c in text[:limit]).encode()

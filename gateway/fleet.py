@@ -132,7 +132,10 @@ class Fleet:
 
     def traffic_on(self, hardware: Hardware) -> Traffic:
         """Return the live requests on a host, for measurements that give way to them."""
-        return self._traffic.setdefault(hardware.host, Traffic())
+        traffic = self._traffic.get(hardware.host)
+        if traffic is None:
+            traffic = self._traffic[hardware.host] = Traffic()
+        return traffic
 
     # --- a request's way
 
@@ -167,41 +170,36 @@ class Fleet:
         return route(facts, view)
 
     def _view(self, facts: RequestFacts, now: float) -> FleetView:
+        block = self.learned.block_tokens(facts.model) if facts.prefix else 0
         return FleetView(
             deployments=self.deployments,
-            loads={deployment.id: self._load(deployment, facts, now) for deployment in self.deployments},
+            loads={deployment.id: self._load(deployment, facts, block, now) for deployment in self.deployments},
             predictor=self.learned.predictor,
             last_used=self._last_used,
             now=now,
             cost_to_others=self._routing.cost_to_others,
         )
 
-    def _load(self, deployment: Deployment, facts: RequestFacts, now: float) -> LoadView:
-        engine = self._by_deployment[deployment.id]
-        work = self._ledger.view(deployment.id)
-        gauges = engine.gauges
-        foreign_running = max(0, (gauges.running or 0) - work.inflight)
-        foreign_waiting = gauges.waiting or 0 if work.inflight == 0 else 0
-        resident = gauges.resident is None or deployment.engine_model in gauges.resident
-        is_open = not self._breakers[deployment.id].allows(now)
-        retry_after_s = max(0.0, self._busy_until.get(deployment.id, 0.0) - now)
+    def _load(self, deployment: Deployment, facts: RequestFacts, block_tokens: int, now: float) -> LoadView:
+        id_ = deployment.id
+        engine = self._by_deployment[id_]
+        work = self._ledger.view(id_)
+        resident = engine.is_resident(deployment)
+        is_open = not self._breakers[id_].allows(now)
+        busy_until = self._busy_until.get(id_)
+        retry_after_s = max(0.0, busy_until - now) if busy_until is not None else 0.0
         cached = 0
-        if facts.prefix and facts.model == deployment.model:
-            cached = self.learned.prefixes.cached_tokens(
-                deployment.id, facts.prefix, self.learned.block_tokens(facts.model)
-            )
+        if block_tokens and facts.model == deployment.model:
+            cached = self.learned.prefixes.cached_tokens(id_, facts.prefix, block_tokens)
+        foreign = engine.foreign_running or engine.foreign_waiting
         up = engine.health is Health.UP
-        if (
-            up
-            and resident
-            and not (work.inflight or foreign_running or foreign_waiting or cached or is_open or retry_after_s)
-        ):
+        if up and resident and not (work.inflight or foreign or cached or is_open or retry_after_s):
             return _IDLE
         return LoadView(
             engine.health,
             *work,
-            foreign_running=foreign_running,
-            foreign_waiting=foreign_waiting,
+            foreign_running=engine.foreign_running,
+            foreign_waiting=engine.foreign_waiting,
             age_s=now - engine.gauges_at,
             resident=resident,
             load_s=engine.remaining_load_s(now) if engine.health is Health.LOADING else engine.usual_load_s,
@@ -223,7 +221,11 @@ class Fleet:
         if engine is None:
             raise Unreachable("is gone", engine=deployment.id)
         leave = self._enter(deployment, now)
-        load = self._load(deployment, facts, now)
+        cold = engine.health is Health.LOADING or not engine.is_resident(deployment)
+        cached = 0
+        if facts.prefix:
+            block = self.learned.block_tokens(facts.model)
+            cached = self.learned.prefixes.cached_tokens(deployment.id, facts.prefix, block)
         exchange.deployment = deployment
         exchange.estimate = candidate.estimate
         exchange.reason = candidate.reason
@@ -234,7 +236,7 @@ class Fleet:
         self.traffic_on(deployment.hardware).begin()
         lease = self._ledger.open(
             deployment.id,
-            prefill_tokens=max(1, facts.prompt_tokens - load.cached_tokens),
+            prefill_tokens=max(1, facts.prompt_tokens - cached),
             decode_tokens=facts.expected_output,
             context_tokens=facts.prompt_tokens,
             now=now,
@@ -251,8 +253,7 @@ class Fleet:
             context=deployment.context,
             headers=exchange.upstream_headers,
         )
-        cold = not load.resident or engine.health is Health.LOADING
-        new_prompt = bool(facts.prefix) and load.cached_tokens == 0
+        new_prompt = bool(facts.prefix) and cached == 0
         return Attempt(self, engine, exchange, candidate, call, lease, leave, was_cold=cold, new_prompt=new_prompt)
 
     def _enter(self, deployment: Deployment, now: float) -> Pass:
