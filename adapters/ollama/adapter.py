@@ -3,29 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
+import re
+from dataclasses import dataclass
+from typing import ClassVar, TypeVar
 
 import msgspec
 
 from adapters.answers import JoinedAnswer
 from adapters.base import Adapter, Answer, Call, Endpoint, EngineDescription, EngineLoad
 from adapters.errors import Broken, EngineError, Rejected
-from adapters.ollama.api import Installed, Ps, Show, Tags, Version, ask
+from adapters.ollama.api import POLL_TIMEOUT_S, Installed, Ps, Show, Tags, Version, ask
 from adapters.ollama.context import DEFAULT_CONTEXT, Contexts
 from adapters.ollama.describe import capabilities, description, load_options
 from adapters.ollama.embedding import OllamaEmbedding
-from adapters.ollama.errors import OllamaFault, fault_error, unwrap
 from adapters.ollama.loads import LoadTimes
 from adapters.ollama.request import NativeRequest, native_request
 from adapters.ollama.stream import OllamaStream
 from adapters.ollama.turn import Turn
+from adapters.openai_errors import error_from_response
+from adapters.response import Response
 from adapters.transport import Transport, TransportLimits
 from policies.types import Capability, Operation
+
+_T = TypeVar("_T")
 
 _SHOWN_AT_ONCE = 4
 _ERROR_LIMIT = 1024 * 1024
 _LATEST = ":latest"
 _JSON = (("Content-Type", "application/json"),)
+_PROMPT_TOKENS = re.compile(rb"n_prompt_tokens\W+(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class _TooLong:
+    """A prompt did not fit; how many tokens it has, where Ollama says so (0.32)."""
+
+    prompt_tokens: int | None
 
 
 class OllamaAdapter(Adapter):
@@ -44,7 +57,7 @@ class OllamaAdapter(Adapter):
         limits = TransportLimits(
             connect_timeout_s=endpoint.connect_timeout_s,
             header_timeout_s=endpoint.first_byte_timeout_s,
-            read_timeout_s=endpoint.silence_timeout_s,
+            read_timeout_s=endpoint.first_byte_timeout_s,
         )
         headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else None
         self._transport = Transport(endpoint.url, limits=limits, headers=headers, verify=endpoint.verify_tls)
@@ -57,12 +70,9 @@ class OllamaAdapter(Adapter):
         self._shown: dict[str, Show] = {}
 
     async def describe(self) -> EngineDescription:
-        transport, engine = self._transport, self.endpoint.name
-        version, tags, ps = await asyncio.gather(
-            ask(transport, Version, "/api/version", engine),
-            ask(transport, Tags, "/api/tags", engine),
-            ask(transport, Ps, "/api/ps", engine),
-        )
+        version = await self._ask(Version, "/api/version")
+        tags = await self._ask(Tags, "/api/tags")
+        ps = await self._ask(Ps, "/api/ps")
         self._version = version.version
         installed = {self._name(model.name): model for model in tags.models or () if not model.remote_host}
         await self._show_new(installed)
@@ -83,7 +93,7 @@ class OllamaAdapter(Adapter):
 
     async def load(self) -> EngineLoad:
         """Only which models are resident: Ollama has no gauges."""
-        return EngineLoad(resident=self._take_ps(await ask(self._transport, Ps, "/api/ps", self.endpoint.name)))
+        return EngineLoad(resident=self._take_ps(await self._ask(Ps, "/api/ps")))
 
     async def send(self, call: Call) -> Answer:
         request = native_request(call, self.endpoint.options)
@@ -96,43 +106,57 @@ class OllamaAdapter(Adapter):
         )
         while True:
             answer = await self._try(call, request, num_ctx)
-            if not isinstance(answer, OllamaFault):
+            if not isinstance(answer, _TooLong):
                 return answer
             larger = self._contexts.larger(num_ctx, answer.prompt_tokens, request.need, limit=limit)
             if larger is None:
-                raise self._too_long(request, answer, limit)
+                raise self._refuse(request, answer.prompt_tokens, limit)
             num_ctx = larger
 
     async def aclose(self) -> None:
         await self._transport.aclose()
 
-    async def _try(self, call: Call, request: NativeRequest, num_ctx: int) -> Answer | OllamaFault:
-        """Send it once. A prompt that is too long for ``num_ctx`` is no error yet: the fault is returned."""
-        engine = self.endpoint.name
+    async def _try(self, call: Call, request: NativeRequest, num_ctx: int) -> Answer | _TooLong:
+        """Send it once. A prompt that is too long for ``num_ctx`` is no error yet."""
         turn = Turn(self._contexts, self._loads, self._loaded_as(call.engine_model), num_ctx)
         try:
-            response = await self._transport.request("POST", request.path, body=request.encode(num_ctx), headers=_JSON)
+            response = await self._transport.request(
+                "POST", request.path, body=request.encode(num_ctx), headers=(*_JSON, *call.headers)
+            )
             if response.status != 200:
-                fault = unwrap(await response.read(_ERROR_LIMIT))
-                error = fault_error(response.status, fault, engine)
+                body = await self._refusal_body(response)
+                error = error_from_response(response.status, response.headers, body, secret=self.endpoint.api_key)
                 if isinstance(error, Rejected) and error.code == "context_length_exceeded":
                     turn.over(loaded=True)
-                    return fault
+                    found = _PROMPT_TOKENS.search(body)
+                    return _TooLong(int(found[1]) if found else None)
                 raise error
         except EngineError as error:
             turn.over()
-            error.engine = engine
+            error.engine = self.endpoint.name
             raise
         except BaseException:
             turn.over()
             raise
         if call.operation is Operation.EMBEDDINGS:
-            return OllamaEmbedding(response, call, turn, engine=engine)
-        stream = OllamaStream(response, call, turn, engine=engine)
+            return OllamaEmbedding(response, call, turn, self.endpoint)
+        stream = OllamaStream(response, call, turn, self.endpoint)
         return stream if call.stream else JoinedAnswer(stream, call.operation)
 
-    def _too_long(self, request: NativeRequest, fault: OllamaFault, context: int) -> Rejected:
-        tokens = str(fault.prompt_tokens) if fault.prompt_tokens else f"about {request.need.prompt}"
+    async def _ask(self, type_: type[_T], path: str, body: bytes = b"") -> _T:
+        return await ask(self._transport, type_, path, self.endpoint.name, body=body, secret=self.endpoint.api_key)
+
+    async def _refusal_body(self, response: Response) -> bytes:
+        response.read_timeout_s = POLL_TIMEOUT_S
+        try:
+            return await response.read(_ERROR_LIMIT)
+        except EngineError:
+            return b""  # the status alone has to do
+        finally:
+            response.close()
+
+    def _refuse(self, request: NativeRequest, prompt_tokens: int | None, context: int) -> Rejected:
+        tokens = str(prompt_tokens) if prompt_tokens else f"about {request.need.prompt}"
         return Rejected(
             f"the prompt has {tokens} tokens, more than the context of {context} tokens that the model has on "
             f"{self.endpoint.name}",
@@ -166,19 +190,19 @@ class OllamaAdapter(Adapter):
         """Ask about each model once per digest; one that Ollama cannot read is left out, not the whole engine."""
         turns = asyncio.Semaphore(_SHOWN_AT_ONCE)
 
-        async def show(model: Installed) -> tuple[str, Show] | None:
+        async def show(model: Installed) -> Show:
             async with turns:
-                try:
-                    body = msgspec.json.encode({"model": model.name})
-                    return model.digest, await ask(self._transport, Show, "/api/show", self.endpoint.name, body=body)
-                except (Rejected, Broken):
-                    return None
+                return await self._ask(Show, "/api/show", msgspec.json.encode({"model": model.name}))
 
         new = {model.digest: model for model in installed.values() if model.digest not in self._shown}
-        answers = await asyncio.gather(*(show(model) for model in new.values()))
+        answers = await asyncio.gather(*map(show, new.values()), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, Rejected | Broken):
+                raise answer
+        found = {d: shown for d, shown in zip(new, answers, strict=True) if isinstance(shown, Show)}
         self._digests = {name: model.digest for name, model in installed.items()}
         kept = {digest: shown for digest, shown in self._shown.items() if digest in self._digests.values()}
-        self._shown = kept | dict(answer for answer in answers if answer is not None)
+        self._shown = kept | found
 
     def _take_ps(self, ps: Ps) -> frozenset[str]:
         """The names of all models that need no loading now."""

@@ -7,8 +7,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from adapters.errors import Broken, EngineError
-from adapters.ollama.errors import fault_error, unwrap
+from adapters.errors import Broken, EngineError, Rejected
+from adapters.openai_errors import error_from_response
 from adapters.transport import Transport
 
 _T = TypeVar("_T")
@@ -81,8 +81,10 @@ class Show(msgspec.Struct):
         return None
 
 
-async def ask(transport: Transport, type_: type[_T], path: str, engine: str, *, body: bytes = b"") -> _T:
-    """GET ``path`` (POST with a ``body``) and decode the answer. Raises ``EngineError``."""
+async def ask(
+    transport: Transport, type_: type[_T], path: str, engine: str, *, body: bytes = b"", secret: str = ""
+) -> _T:
+    """GET ``path`` (POST with a ``body``) and decode the answer. Raises ``EngineError``, without the ``secret``."""
     method, headers = ("POST", (("Content-Type", "application/json"),)) if body else ("GET", ())
     try:
         response = await transport.request(
@@ -92,11 +94,14 @@ async def ask(transport: Transport, type_: type[_T], path: str, engine: str, *, 
             data = await response.read(_ANSWER_LIMIT)
         finally:
             response.close()
+        if response.status != 200:
+            error = error_from_response(response.status, response.headers, data, secret=secret)
+            if isinstance(error, Rejected) and error.code == "unsupported":
+                raise Broken(f"this is no Ollama: it answers {path} with {response.status}")
+            raise error
     except EngineError as error:
         error.engine = engine
         raise
-    if response.status != 200:
-        raise fault_error(response.status, unwrap(data), engine)
     try:
         return msgspec.json.decode(data, type=type_)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

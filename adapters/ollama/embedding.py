@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw
 
 from adapters.answers import EngineAnswer
-from adapters.base import Call, Outcome
+from adapters.base import Call, Endpoint, Outcome
 from adapters.errors import Broken, Interrupted
 from adapters.ollama.turn import Turn
 from adapters.response import Response
@@ -30,8 +30,8 @@ class OllamaEmbedding(EngineAnswer):
 
     streamed = False
 
-    def __init__(self, response: Response, call: Call, turn: Turn, *, engine: str) -> None:
-        super().__init__(response, engine, Outcome())
+    def __init__(self, response: Response, call: Call, turn: Turn, endpoint: Endpoint) -> None:
+        super().__init__(response, endpoint.name, Outcome())
         self._turn = turn
         self._model = call.model
         self._as_base64 = call.body.get("encoding_format") == "base64"

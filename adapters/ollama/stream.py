@@ -8,12 +8,12 @@ from typing import Final
 import msgspec
 
 from adapters.answers import EngineAnswer
-from adapters.base import Call, Outcome
+from adapters.base import Call, Endpoint, Outcome
 from adapters.errors import Broken, EngineError, Interrupted
-from adapters.ollama.errors import fault_error, unwrap_text
 from adapters.ollama.events import DONE, events_for
 from adapters.ollama.line import EMPTY, Line, decode_line
 from adapters.ollama.turn import Turn
+from adapters.openai_errors import error_from_event
 from adapters.response import Response
 
 _LINE_LIMIT: Final = 16 * 1024 * 1024
@@ -29,8 +29,10 @@ class OllamaStream(EngineAnswer):
 
     streamed = True
 
-    def __init__(self, response: Response, call: Call, turn: Turn, *, engine: str) -> None:
-        super().__init__(response, engine, Outcome())
+    def __init__(self, response: Response, call: Call, turn: Turn, endpoint: Endpoint) -> None:
+        super().__init__(response, endpoint.name, Outcome())
+        self._secret = endpoint.api_key
+        self._silence_s = endpoint.silence_timeout_s
         self._turn = turn
         self._events = events_for(call)
         self._wants_usage = call.include_usage or not call.stream
@@ -53,6 +55,7 @@ class OllamaStream(EngineAnswer):
             if self._delivered:
                 raise
             raise Broken(error.message) from error  # the client has nothing of it: another engine may be asked
+        self._response.read_timeout_s = self._silence_s
         events = self._lines(data) if data else self._end()
         self._delivered = self._delivered or bool(events)
         return events
@@ -93,7 +96,7 @@ class OllamaStream(EngineAnswer):
             kind = Interrupted if self._delivered else Broken
             raise kind(f"{self.engine} sent a line that is not Ollama's JSON: {error}") from None
         if line.error:
-            raise self._fault(line)
+            raise self._failed(msgspec.json.decode(line.error))
         message = line.message
         if message is None:
             content, thinking, calls = bytes(line.response), EMPTY, None
@@ -114,11 +117,9 @@ class OllamaStream(EngineAnswer):
                 outcome.first_token_at = now
         return out + self._finish(line) if line.done else out
 
-    def _fault(self, line: Line) -> EngineError:
-        fault = unwrap_text(line.error)
-        if self._delivered:
-            return Interrupted(f"{self.engine} broke off its answer: {fault.text}")
-        return fault_error(line.status, fault, self.engine)
+    def _failed(self, error: object) -> EngineError:
+        meant = error_from_event(error, secret=self._secret)
+        return Interrupted(f"it failed in the middle of its answer: {meant.message}") if self._delivered else meant
 
     def _finish(self, line: Line) -> bytes:
         outcome = self.outcome

@@ -281,8 +281,8 @@ async def test_scripted_nonsense_instead_of_lines_is_broken(ollama) -> None:
         ("0.24/tools_unsupported", Rejected, 400, "unsupported"),
         ("0.32/think_unsupported", Rejected, 400, "unsupported"),
         ("0.24/missing_model", Rejected, 404, "model_not_found"),
-        ("0.32/wrong_path", Broken, None, None),
-        ("0.32/wrong_method", Broken, None, None),
+        ("0.32/wrong_path", Rejected, 400, "unsupported"),
+        ("0.32/wrong_method", Rejected, 400, "unsupported"),
     ],
 )
 async def test_recorded_error_keeps_its_meaning(ollama, name: str, kind: type, status_: int | None, code) -> None:
