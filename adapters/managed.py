@@ -7,9 +7,10 @@ import contextlib
 import functools
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from adapters.base import EngineDescription
 from adapters.errors import EngineError
 from adapters.guarded import GuardedProcess
 from adapters.launch import Command, LaunchError, LaunchSpec, command
@@ -104,6 +105,14 @@ class ManagedEngine:
     def failed(self) -> bool:
         """Whether there is little hope left."""
         return self.state is EngineState.FAILED
+
+    def complete(self, description: EngineDescription) -> EngineDescription:
+        """Add what only its starter knows: a version that the engine hides, and how it was started."""
+        models = tuple(
+            replace(model, settings=f"{model.settings} launch={self.spec.digest}".strip())
+            for model in description.models
+        )
+        return replace(description, version=self.version or description.version, models=models)
 
     def start(self) -> None:
         """Begin to keep it running, unless that has been begun. Returns at once."""

@@ -145,7 +145,7 @@ class Engine:
         adapter = await self.source.connect()
         fresh = self.health is Health.UP and now - self._described_at < DESCRIBE_EVERY_S
         if anew or not fresh or not await self._read_gauges(adapter, now):
-            description = await adapter.describe()
+            description = self.source.complete(await adapter.describe())
             self._described_at = now
             self._learn(description, await self.source.hardware())
             self.peak_bytes = await asyncio.to_thread(self.peak_memory)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from adapters.base import Adapter, Endpoint
+from adapters.base import Adapter, Endpoint, EngineDescription
 from adapters.discover import recognise
 from adapters.errors import Loading, Unreachable
 from adapters.hardware import hardware_of, is_local
@@ -32,6 +32,10 @@ class Source(ABC):
     @abstractmethod
     async def connect(self) -> Adapter:
         """Return the adapter, made at the first need. Raises ``EngineError`` while there is nothing to talk to."""
+
+    def complete(self, description: EngineDescription) -> EngineDescription:
+        """Add what is known of the engine beside its own word."""
+        return description
 
     async def hardware(self) -> Hardware:
         """Return what the engine runs on; looked up once for each connection, off the event loop."""
@@ -89,6 +93,9 @@ class ManagedSource(Source):
     def __init__(self, endpoint: Endpoint, managed: ManagedEngine, hardware: Hardware | None = None) -> None:
         super().__init__(endpoint, hardware)
         self._managed = managed
+
+    def complete(self, description: EngineDescription) -> EngineDescription:
+        return self._managed.complete(description)
 
     async def connect(self) -> Adapter:
         managed = self._managed

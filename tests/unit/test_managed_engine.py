@@ -20,6 +20,7 @@ from engines import little
 from engines.processes import pids_in, runs, wait_gone
 from engines.signals import LIMIT_S
 
+from adapters.base import EngineDescription, ModelDescription
 from adapters.errors import Broken, Unreachable
 from adapters.launch import CannotStart, Command, LaunchError, LaunchSpec
 from adapters.managed import Backoff, EngineState, ManagedEngine
@@ -308,6 +309,18 @@ async def test_it_gets_its_own_variables_and_none_of_pacelines(
     names = (tmp_path / "names").read_text().split("\n")
     assert {"SOMETHING_ELSE", "ENGINE_OPTION"} <= set(names)
     assert not [name for name in names if name.startswith("PACELINE_")]
+
+
+async def test_a_description_is_completed_by_what_only_its_starter_knows(life: Callable[..., Life]) -> None:
+    def build(_: LaunchSpec, port: int) -> Command:
+        return Command(little.arguments(port=port), {}, "", "/health", version="package 1.2")
+
+    little_life = life(build=build)
+    await little_life.up()
+    said = EngineDescription("little", "Little", "b0-unknown", (ModelDescription("m", settings="fast"),))
+    completed = little_life.engine.complete(said)
+    assert completed.version == "package 1.2"
+    assert completed.models[0].settings == f"fast launch={SPEC.digest}"
 
 
 async def test_ctrl_c_at_the_terminal_does_not_reach_it(life: Callable[..., Life]) -> None:
