@@ -128,8 +128,8 @@ class Measuring:
     def _unpaired(self) -> list[tuple[Deployment, Deployment]]:
         """Who is still to be timed beside whom; deployments that are up and measured only.
 
-        One pair in the same engine for each kind of engine on a piece of hardware, and one of two engines there: the
-        first factors for all of them, which serving then corrects.
+        One pair in the same engine and one of two engines for each piece of hardware: the first factors for all that
+        run there, which serving then corrects.
         """
         knows = self._fleet.learned.predictor.knows
         able = [
@@ -139,10 +139,10 @@ class Measuring:
             and self._fleet.health_of(deployment) is Health.UP
             and knows(deployment.fingerprint)
         ]
-        first: dict[tuple[object, ...], tuple[Deployment, Deployment]] = {}
+        first: dict[tuple[frozenset[str], bool], tuple[Deployment, Deployment]] = {}
         for timed, neighbour in neighbours(able):
             same = timed.id == neighbour.id
-            first.setdefault((timed.hardware.devices, timed.engine if same else ""), (timed, neighbour))
+            first.setdefault((timed.hardware.devices, same), (timed, neighbour))
         return [pair for pair in first.values() if (pair[0].fingerprint, pair[1].fingerprint) not in self._paired]
 
     async def _measure_one(self) -> bool:

@@ -19,6 +19,8 @@ KIT = Path(__file__).resolve().parents[1] / "engines"
 NOT_TO_BE_HAD = 75
 MODEL = "smollm2"
 READY_LIMIT_S = 600.0
+VLLM_TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--tool-strict-level", "parameter")
+"""Without a parser vLLM refuses tools; without the strict level the arguments follow no schema."""
 
 
 class Skipped(Exception):
@@ -77,7 +79,7 @@ def _vllm(folder: Path) -> LaunchSpec:
         alias=MODEL,
         python=python,
         context=2048,
-        args=("--dtype", "bfloat16"),
+        args=("--dtype", "bfloat16", *VLLM_TOOLS),
         ready_timeout_s=READY_LIMIT_S,
         log_file=folder / "vllm.log",
     )
