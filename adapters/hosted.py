@@ -111,7 +111,7 @@ class HostedAdapter(Adapter):
         try:
             fields = {name: body.get(name) for name in body.fields if name not in _OURS}
         except BodyError as error:
-            raise Rejected(error.message, param=error.param) from None
+            raise Rejected(error.message, engine=endpoint.name, param=error.param) from None
         named = {name: value for name, value in fields.items() if name in _PARAMETERS and value is not None}
         others = {name: value for name, value in fields.items() if name not in _PARAMETERS}
         arguments: dict[str, Any] = {**endpoint.options, **named}

@@ -96,10 +96,14 @@ class OllamaAdapter(Adapter):
         return EngineLoad(resident=self._take_ps(await self._ask(Ps, "/api/ps")))
 
     async def send(self, call: Call) -> Answer:
-        request = native_request(call, self.endpoint.options)
         model, limit = call.engine_model, self._limit(call)
-        if request.has_media:
-            self._refuse_blind(model)
+        try:
+            request = native_request(call, self.endpoint.options)
+            if request.has_media:
+                self._refuse_blind(model)
+        except Rejected as error:
+            error.engine = self.endpoint.name
+            raise
         shown = self._show_of(model)
         num_ctx = self._contexts.choose(
             self._loaded_as(model), request.need, limit=limit, default=shown.num_ctx if shown else None
@@ -169,12 +173,7 @@ class OllamaAdapter(Adapter):
         """Ollama 0.24 answers as if there were no image when the model cannot see."""
         shown = self._show_of(model)
         if shown is not None and not capabilities(shown, self._version) & {Capability.VISION, Capability.AUDIO}:
-            raise Rejected(
-                f"{model} on {self.endpoint.name} takes text only",
-                engine=self.endpoint.name,
-                param="messages",
-                code="unsupported",
-            )
+            raise Rejected(f"{model} on {self.endpoint.name} takes text only", param="messages", code="unsupported")
 
     def _limit(self, call: Call) -> int:
         """The largest context that the model may have here."""

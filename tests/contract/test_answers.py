@@ -195,6 +195,10 @@ async def test_a_stop_text_ends_the_answer_before_it(real: Subject) -> None:
     full, _ = await real.whole({**SKY, "max_tokens": 16}, operation=Operation.COMPLETION)
     text = full["choices"][0]["text"]
     word = text.split()[2]
+    if real.adapter.kind == "mlx":
+        word = (
+            f" {word}"  # it compares tokens: a stop text that begins inside of one is cut out, and the answer goes on
+        )
     body, answer = await real.whole({**SKY, "max_tokens": 16, "stop": [word]}, operation=Operation.COMPLETION)
     assert body["choices"][0]["text"] == text[: text.index(word)]
     assert answer.outcome.finish_reason == "stop"

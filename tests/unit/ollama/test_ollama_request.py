@@ -33,6 +33,7 @@ async def refusal_of(ollama, body: dict[str, Any], **given: Any) -> Rejected:
     with pytest.raises(Rejected) as caught:
         await sent_for(ollama, body, **given)
     assert ollama.engine.requests == []
+    assert caught.value.engine == "here"
     return caught.value
 
 
