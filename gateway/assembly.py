@@ -77,7 +77,7 @@ class Assembly:
         name = f"{found.kind}-{urlsplit(found.url).port}"
         logger.info("found %s at %s", found.label, found.url)
         settings = EngineSettings(name=name, url=found.url)
-        self._add(AddressSource(_endpoint(settings, found.url), found.kind), settings)
+        self._add(AddressSource(_endpoint(settings, found.url), None), settings)
 
     def _add(self, source: Source, settings: EngineSettings) -> None:
         fleet = self._fleet

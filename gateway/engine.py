@@ -129,6 +129,8 @@ class Engine:
                     self._set_health(Health.LOADING, error.message)
                 else:
                     self._set_health(Health.DOWN, error.message)
+                    if not self._inflight():
+                        await self.source.reconnect()
             except Exception:
                 if not self._failures:
                     logger.exception("engine %s: watching failed", self.name)

@@ -122,6 +122,10 @@ class Fleet:
         """Return the logical names and aliases that clients may ask for."""
         return sorted(self._of_model.keys() | self._aliases.keys())
 
+    def deployments_of(self, name: str) -> tuple[Deployment, ...]:
+        """Return the deployments of a logical name or an alias."""
+        return self._of_model.get(self._aliases.get(name, name), ())
+
     def inflight_on(self, deployment: Deployment) -> int:
         """Return how many requests of ours run on a deployment."""
         return self._ledger.view(deployment.id).inflight

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from policies.types import Deployment
@@ -19,7 +19,7 @@ def model_list(deployments: Iterable[Deployment]) -> dict[str, Any]:
     return {"object": "list", "data": [model_entry(name, by_model[name]) for name in sorted(by_model)]}
 
 
-def model_entry(name: str, deployments: list[Deployment]) -> dict[str, Any]:
+def model_entry(name: str, deployments: Sequence[Deployment]) -> dict[str, Any]:
     """Return one model in OpenAI's form; what is Paceline's own stands under ``paceline``."""
     contexts = [deployment.context for deployment in deployments if deployment.context]
     precisions = sorted({deployment.precision for deployment in deployments}, key=lambda p: (-p.rank, p))

@@ -63,7 +63,7 @@ def _add_routes(app: FastAPI, house: House) -> None:
     @app.get("/v1/models/{name:path}", tags=["models"], summary="One model")
     async def model(name: str, request: Request) -> dict[str, Any]:
         house.let_in(request.scope, dict(request.scope["headers"]))
-        of_model = [deployment for deployment in fleet.deployments if deployment.model == name]
+        of_model = fleet.deployments_of(name)
         if not of_model:
             raise no_such_model(name, fleet.models())
         return model_entry(name, of_model)

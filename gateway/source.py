@@ -37,6 +37,10 @@ class Source(ABC):
         """Add what is known of the engine beside its own word."""
         return description
 
+    async def reconnect(self) -> None:
+        """The engine has failed: begin anew with it, since what answers next may be another one. Ends its calls."""
+        await self._drop_adapter()
+
     async def hardware(self) -> Hardware:
         """Return what the engine runs on; looked up once for each connection, off the event loop."""
         if self._hardware_given is not None:

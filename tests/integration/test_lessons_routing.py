@@ -282,13 +282,13 @@ async def test_an_engine_that_nobody_measured_is_measured_in_the_background_and_
     gate = Gate()
     new.always(chat(["x"] * 16, gate=gate))
     running = gateway(engines=apart(known, new), routing={"measure_at_start": True})
-    measure(running, a=(50.0, 5.0))
     async with running.client() as client:
-        await new.received(0)  # the first measurement has begun and waits
+        await new.received(0)  # one after the other: the first engine is measured, the second is about to be
         states = {each["id"]: each["state"] for each in (await client.get("/admin/fleet")).json()["deployments"]}
         meanwhile = await ask(client)
         gate.open()
         await until(_settled(client))
+        measure(running, a=(50.0, 5.0))
         afterwards = await ask(client)
         (entry,) = (each for each in (await client.get("/admin/fleet")).json()["deployments"] if each["id"] == "b")
     assert states["b"] == "unmeasured"
