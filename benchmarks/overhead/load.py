@@ -183,7 +183,7 @@ class Client(asyncio.Protocol):
         self._left = int(head[at + 17 :].split(b"\r", 1)[0]) if at > 0 else 0
         self._closes = b"\r\nconnection: close" in head
         if not head.startswith(b"http/1.1 200"):
-            self._run.error(head.split(b"\r", 1)[0].decode())
+            self._run.error(self._head[-600:].decode(errors="replace"))
 
     def _whole(self) -> None:
         now = time.perf_counter()
