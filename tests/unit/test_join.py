@@ -66,7 +66,7 @@ def test_reasoning_and_refusal_are_concatenated_each_for_itself() -> None:
 
 def test_pieces_of_tool_calls_are_put_together_by_index() -> None:
     found = message(
-        {"role": "assistant", "content": None},
+        {"role": "assistant", "content": ""},
         {"tool_calls": [{"index": 0, "id": "a", "type": "function", "function": {"name": "f", "arguments": ""}}]},
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"x"'}}]},
         {"tool_calls": [{"index": 1, "id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}}]},

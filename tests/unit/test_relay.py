@@ -65,6 +65,21 @@ def test_the_client_sees_the_name_that_it_asked_for_in_each_event(separators: tu
     assert outcome.whole
 
 
+@pytest.mark.parametrize("size", [1, 300, 1000, 100_000])
+def test_a_stream_means_the_same_however_it_is_cut(size: int) -> None:
+    pieces = [b": hello\n\n", ROLE, *(event(**delta(f"w{number}")) for number in range(20))]
+    pieces += [event(**delta("x"), timings={"predicted_n": 21}), event(**delta("last"))]
+    stream = b"".join([*pieces, event(**delta(finish="stop")), USAGE, DONE])
+    passing, outcome = relay(include_usage=True)
+    out = b"".join(passing.feed(stream[at : at + size]) for at in range(0, len(stream), size))
+    texts = [chunk["choices"][0]["delta"].get("content") for chunk in parsed(out) if chunk["choices"]]
+    assert texts == ["", *(f"w{number}" for number in range(20)), "x", "last", None]
+    assert {chunk["model"] for chunk in parsed(out)} == {"asked"}
+    assert (outcome.output_chunks, outcome.finish_reason, outcome.prompt_tokens) == (22, "stop", 7)
+    assert out.endswith(DONE)
+    assert outcome.whole
+
+
 @pytest.mark.parametrize(
     "name", ['wei"rd', "back\\slash", "C:\\models\\x.gguf", "modèle", "", "a/b:c@d"], ids=lambda name: repr(name)
 )
@@ -381,3 +396,17 @@ def test_an_error_in_the_very_first_piece_leaves_the_client_untouched() -> None:
     passing, _ = relay()
     with pytest.raises(Broken):
         passing.feed(ROLE + event(**delta("a")) + b'data: {"error":{"message":"out of memory"}}\n\n')
+
+
+def test_timings_beside_each_token_are_read_as_they_come() -> None:
+    passing, outcome = relay()
+    passing.feed(event(**delta("a"), timings={"predicted_ms": 10}))
+    passing.feed(event(**delta("b"), timings={"predicted_ms": 20}))
+    assert (outcome.decode_s, outcome.output_chunks) == (0.02, 2)
+
+
+def test_progress_of_a_second_choice_is_no_event_either() -> None:
+    passing, outcome = relay(choices=2)
+    passing.feed(event(**delta("a", index=1)))
+    assert passing.feed(event(**NULL, prompt_progress={"total": 9, "processed": 9})) == b""
+    assert (outcome.prefill_done, outcome.output_chunks) == (9, 1)
