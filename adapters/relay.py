@@ -32,6 +32,8 @@ _OUTPUT: Final = re.compile(
 )
 """Matches an event that carries output: never the one that only names the role, nor one that only finishes."""
 
+_MARKS: Final = (b"data: [DONE]", b'"timings":', b'"error":', b'"prompt_progress":')
+
 _KEEPALIVE: Final = re.compile(rb"keepalive (\d+)/(\d+)")
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
@@ -56,9 +58,9 @@ class Relay:
     __slots__ = (
         "_choices",
         "_clock",
-        "_finish_mark",
         "_finished",
         "_include_usage",
+        "_marks",
         "_model",
         "_model_json",
         "_needle",
@@ -67,7 +69,6 @@ class Relay:
         "_replacement",
         "_secret",
         "_splitter",
-        "_usage_mark",
         "_usages",
         "done",
         "emitted",
@@ -102,28 +103,17 @@ class Relay:
         self._secret = secret
         self._splitter = EventSplitter()
         self._usages: list[dict[str, Any]] = []
-        self._needle = self._replacement = self._finish_mark = self._usage_mark = b""
+        self._needle = self._replacement = b""
+        self._marks: tuple[bytes, ...] = ()
 
     def feed(self, data: bytes) -> bytes:
         """Return what of ``data`` the client gets now, whole events only; ``b""`` when nothing of it is for it."""
         blob = self._splitter.feed(data)
         if not blob:
             return blob
-        outcome, needle = self._outcome, self._needle
-        events = blob.count(b"\n\n")
-        if (
-            outcome.first_token_at is None
-            or blob.count(needle) != events
-            or self._finish_mark in blob
-            or self._usage_mark in blob
-            or b'"timings":' in blob
-            or b'"error":' in blob
-            or b'"prompt_progress":' in blob
-        ):
-            return self._pass_each(blob)
-        outcome.output_chunks += events
-        outcome.last_token_at = self._clock()
-        return blob.replace(needle, self._replacement)
+        if self._outcome.first_token_at is not None and self._plain_until(blob, 0) == len(blob):
+            return self._pass_plain(blob)
+        return self._pass_each(blob)
 
     def end(self) -> bytes:
         """Say that the engine ended its stream properly; return the rest. Raises when the answer is not whole."""
@@ -134,14 +124,42 @@ class Relay:
             raise self._fail("it ended the stream before the answer was complete")
         return rest + self._finish()
 
+    # Events that need no look
+
+    def _plain_until(self, blob: bytes, start: int) -> int:
+        """Where the events from ``start`` on end that name the model and carry no mark; ``start`` when none is so."""
+        end = len(blob)
+        for mark in self._marks:
+            found = blob.find(mark, start, end)
+            end = end if found < 0 else found
+        if end < len(blob):
+            cut = blob.rfind(b"\n\n", start, end)
+            end = start if cut < 0 else cut + 2
+        return end if blob.count(self._needle, start, end) == blob.count(b"\n\n", start, end) else start
+
+    def _pass_plain(self, blob: bytes) -> bytes:
+        outcome = self._outcome
+        outcome.output_chunks += blob.count(b"\n\n")
+        outcome.last_token_at = self._clock()
+        return blob.replace(self._needle, self._replacement)
+
     # Event by event
 
     def _pass_each(self, blob: bytes) -> bytes:
+        """Look at the events up to the first token, and from the first one with a mark on."""
         out = []
+        start = 0
         try:
             if self.failure is not None:
                 raise self.failure
-            for event in split_events(blob):
+            while self._outcome.first_token_at is None and start < len(blob):
+                cut = blob.index(b"\n\n", start) + 2
+                out.append(self._pass(blob[start:cut]))
+                start = cut
+            plain = self._plain_until(blob, start)
+            if plain > start:
+                out.append(self._pass_plain(blob[start:plain]))
+            for event in split_events(blob[plain:]):
                 out.append(self._pass(event))
         except EngineError as error:
             if not (self.emitted and any(out)):
@@ -235,8 +253,7 @@ class Relay:
                 space = found[1]
                 self._needle = found[0]
                 self._replacement = b'"model":' + space + self._model_json
-                self._finish_mark = b'"finish_reason":' + space + b'"'
-                self._usage_mark = b'"usage":' + space + b"{"
+                self._marks = (b'"finish_reason":' + space + b'"', b'"usage":' + space + b"{", *_MARKS)
                 return True
         return False
 
