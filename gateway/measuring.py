@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from typing import TYPE_CHECKING, Any
 
 from measure.async_store import AsyncStore
@@ -37,7 +38,7 @@ class Measuring:
         self._changed = asyncio.Event()
         self._known: set[str] = set()
         self._retry_at: dict[str, float] = {}
-        self._paired: set[tuple[str, str]] = set()
+        self._pair_due: dict[tuple[str, str], float] = {}
         self._task: asyncio.Task[None] | None = None
         self._done = 0
         self._now = ""
@@ -143,7 +144,12 @@ class Measuring:
         for timed, neighbour in neighbours(able):
             same = timed.id == neighbour.id
             first.setdefault((timed.hardware.devices, same), (timed, neighbour))
-        return [pair for pair in first.values() if (pair[0].fingerprint, pair[1].fingerprint) not in self._paired]
+        now = asyncio.get_running_loop().time()
+        return [
+            (timed, neighbour)
+            for timed, neighbour in first.values()
+            if self._pair_due.get((timed.fingerprint, neighbour.fingerprint), 0.0) <= now
+        ]
 
     async def _measure_one(self) -> bool:
         for deployment in self._unmeasured():
@@ -172,7 +178,7 @@ class Measuring:
     async def _pair_one(self) -> bool:
         for timed, neighbour in self._unpaired():
             pair = (timed.fingerprint, neighbour.fingerprint)
-            self._paired.add(pair)
+            self._pair_due[pair] = math.inf
             if await self._store.paired(*pair):
                 continue
             logger.info("measuring %s beside %s", timed.id, neighbour.id)
@@ -182,6 +188,9 @@ class Measuring:
                 traffic=self._fleet.traffic_on(timed.hardware),
                 progress=self._progress,
             )
+            if not records:  # live traffic left no room for it
+                self._pair_due[pair] = asyncio.get_running_loop().time() + RETRY_AFTER_S
+                continue
             await self._store.add(*records)
             self._done += 1
             self._fleet.learned.paired(timed, await self._store.pairs(timed.fingerprint), self._fleet.deployments)
