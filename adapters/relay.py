@@ -215,7 +215,8 @@ class Relay:
             outcome.first_token_at = outcome.last_token_at
 
     def _note_finish(self, chunk: dict[str, Any]) -> None:
-        for choice in chunk.get("choices") or ():
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and (reason := choice.get("finish_reason")):
                 self._finished.add(str(choice.get("index", 0)))
                 self._outcome.finish_reason = str(reason)
