@@ -37,7 +37,6 @@ LOADING_LIMIT_S = 300.0
 """How long a request waits for a model that is being loaded."""
 BUSY_S = 1.0
 """How long an engine that said "busy" without a time is asked only when nobody else can."""
-MAX_LAST_USED = 1024
 
 _IDLE = LoadView()
 _FAILED = LoadView(Health.DOWN, note="failed a moment ago")
@@ -93,6 +92,8 @@ class Fleet:
             self._ledger.place(deployments, asyncio.get_running_loop().time())
             self._breakers = {d.id: self._breakers.get(d.id) or Breaker() for d in deployments}
             self._busy_until = {id_: until for id_, until in self._busy_until.items() if id_ in self._by_deployment}
+            self._last_used = {model: id_ for model, id_ in self._last_used.items() if model in self._of_model}
+        self.learned.keep([d for d in deployments if self.health_of(d) is not Health.DOWN])
         for listener in self._listeners:
             listener()
 

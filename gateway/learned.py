@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from adapters.base import Outcome
@@ -76,6 +76,13 @@ class Learned:
             self.predictor.measured(deployment.fingerprint, kept, known.values(), deployment.hardware)
         except ValueError as error:
             logger.warning("%s: its measurement cannot be used: %s", deployment.id, error)
+
+    def keep(self, deployments: Collection[Deployment]) -> None:
+        """Forget what only those that run can use: what their caches hold, and measurements that nobody knows."""
+        self.prefixes.keep({deployment.id for deployment in deployments})
+        for gone in [each for each in self._samples if not self.predictor.knows(each)]:
+            del self._samples[gone]
+            del self._pairs[gone]
 
     def samples(self, fingerprint: str) -> tuple[SpeedSample, ...]:
         """Return the measurement that predictions started from."""

@@ -81,6 +81,7 @@ class Measuring:
         while True:
             self._changed.clear()
             try:
+                self._forget_the_gone()
                 await self._recall()
                 measured = self._enabled and (await self._measure_one() or await self._pair_one())
                 if measured:
@@ -95,6 +96,13 @@ class Measuring:
                 async with asyncio.timeout(SAVE_EVERY_S):
                     await self._changed.wait()
 
+    def _forget_the_gone(self) -> None:
+        now = asyncio.get_running_loop().time()
+        present = {deployment.fingerprint for deployment in self._fleet.deployments}
+        self._known &= present
+        self._retry_at = {each: at for each, at in self._retry_at.items() if at > now}
+        self._pair_due = {pair: due for pair, due in self._pair_due.items() if present.issuperset(pair)}
+
     async def _recall(self) -> None:
         """Give the predictor what is on record for fingerprints that it has not met yet."""
         for deployment in self._fleet.deployments:
@@ -102,6 +110,8 @@ class Measuring:
             if fingerprint in self._known:
                 continue
             self._known.add(fingerprint)
+            if self._fleet.learned.predictor.knows(fingerprint):
+                continue
             samples = await self._store.samples(fingerprint)
             if samples:
                 learned = await self._store.load_learned(fingerprint)

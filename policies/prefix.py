@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 _MOST_BLOCKS = 65536
 _START_CAPACITY_TOKENS = 32768
@@ -14,7 +14,7 @@ class PrefixMemory:
 
     Each hash stands for its block and all before it, so that a hash that is known means that the prefix up to there was
     sent. A prompt's later blocks are forgotten before its earlier ones. Bounded by the engine's own capacity and by
-    65,536 blocks per deployment; ``forget`` drops deployments.
+    65,536 blocks per deployment; ``keep`` drops deployments.
     """
 
     def __init__(self) -> None:
@@ -52,6 +52,7 @@ class PrefixMemory:
                 unknown = middle
         return (known + 1) * block_tokens
 
-    def forget(self, deployment_id: str) -> None:
-        """The deployment was restarted, unloaded or removed: its cache is empty."""
-        self._blocks.pop(deployment_id, None)
+    def keep(self, deployment_ids: Collection[str]) -> None:
+        """All other deployments were stopped, unloaded or removed: their caches are empty."""
+        for gone in self._blocks.keys() - set(deployment_ids):
+            del self._blocks[gone]

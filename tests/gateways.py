@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Coroutine
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,11 @@ class Gateway:
 
         self._loop.call_soon_threadsafe(run)
         return done.result(LIMIT_S)
+
+    def run(self, coroutine: Coroutine[Any, Any, Any], limit_s: float = 120.0) -> Any:
+        """Run a coroutine in the gateway's event loop and return its result."""
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(limit_s)
 
     def inflight(self) -> int:
         """Return how many requests the ledger counts."""

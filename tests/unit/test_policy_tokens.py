@@ -166,12 +166,13 @@ def test_using_a_prefix_keeps_it() -> None:
     assert memory.cached_tokens("a", (10, 11), 64) == 0
 
 
-def test_a_restarted_deployment_holds_nothing() -> None:
+def test_a_deployment_that_went_holds_nothing_and_the_others_hold_what_they_held() -> None:
     memory = PrefixMemory()
     memory.remember("a", (1, 2), 64)
-    memory.forget("a")
-    memory.forget("never seen")
+    memory.remember("b", (1, 2), 64)
+    memory.keep({"b", "never seen"})
     assert memory.cached_tokens("a", (1, 2), 64) == 0
+    assert memory.cached_tokens("b", (1, 2), 64) == 128
 
 
 @settings(deadline=None)
