@@ -61,12 +61,22 @@ def shared_server(folder: Path) -> Iterator[LlamaServer]:
                 _stop(server.pid)
 
 
-def _start(log: Path) -> LlamaServer:
+@contextmanager
+def own_server(log: Path, *options: str) -> Iterator[LlamaServer]:
+    """A server of its own for what the shared one cannot do, with these options more."""
+    server = _start(log, *options)
+    try:
+        yield server
+    finally:
+        _stop(server.pid)
+
+
+def _start(log: Path, *options: str) -> LlamaServer:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "adapters.llama_server", "--model", gguf(), "--port", str(port)]
     command += ["--parallel", str(SLOTS), "--ctx-size", str(CONTEXT), "--batch-size", "128", "--threads", "2"]
-    command += ["--alias", MODEL, "--chat-template-file", str(TEMPLATE)]
+    command += ["--alias", MODEL, "--chat-template-file", str(TEMPLATE), *options]
     with log.open("wb") as out:
         process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
     limit = time.monotonic() + START_LIMIT_S
