@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import logging
 import os
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from adapters.base import Endpoint, EngineDescription
 from adapters.discover import Found, discover
+from adapters.hardware import is_local
 from adapters.managed import ManagedEngine
 from gateway.deployments import EngineWord, build_deployments
 from gateway.engine import Engine
@@ -98,7 +100,8 @@ def _source(settings: EngineSettings, all_settings: Settings) -> Source:
     hardware = _hardware(settings)
     if launch is None:
         return AddressSource(_endpoint(settings, settings.url or ""), kind, hardware)
-    spec = launch_spec(settings, launch, all_settings.data_dir)
+    here = sum(each.launch is not None or is_local(each.url or "") for each in all_settings.engines)
+    spec = replace(launch_spec(settings, launch, all_settings.data_dir), shares_cores=here > 1)
     return ManagedSource(_endpoint(settings, ""), ManagedEngine(spec), hardware)
 
 

@@ -97,6 +97,17 @@ def test_threads_are_the_engines_choice_unless_a_container_leaves_fewer_cores(
     assert value(command(LaunchSpec("a", "llamacpp", gguf, threads=3), PORT), "--threads") == "3"
 
 
+def test_an_engine_that_shares_its_cores_does_not_hold_them_while_it_waits(
+    on_path: Path, gguf: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(on_path, "llama-server")
+    monkeypatch.setattr(launch, "has_gpu", lambda: False)
+    assert command(LaunchSpec("a", "llamacpp", gguf), PORT).env == {}
+    assert command(LaunchSpec("a", "llamacpp", gguf, shares_cores=True), PORT).env == {"GOMP_SPINCOUNT": "200"}
+    own = LaunchSpec("a", "llamacpp", gguf, shares_cores=True, env={"GOMP_SPINCOUNT": "9"})
+    assert command(own, PORT).env == {"GOMP_SPINCOUNT": "9"}
+
+
 def test_a_program_or_model_that_is_not_there_is_named(on_path: Path, gguf: str, tmp_path: Path) -> None:
     with pytest.raises(CannotStart, match=r"no such model file: nowhere\.gguf"):
         command(LaunchSpec("a", "llamacpp", "nowhere.gguf"), PORT)
