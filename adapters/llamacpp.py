@@ -53,7 +53,7 @@ class LlamaCppAdapter(OpenAIAdapter):
         cards = [card for card in listed.get("data") or () if isinstance(card, dict) and card.get("id")]
         if not cards:
             raise Broken("it lists no model", engine=self.endpoint.name)
-        version = str(props.get("build_info") or "unknown")
+        version = _version(props, cards[0])
         models = [await self._describe_model(card, props, version) for card in cards]
         return EngineDescription(self.kind, self.label, version, tuple(models))
 
@@ -120,7 +120,7 @@ class LlamaCppAdapter(OpenAIAdapter):
             slots=slots if isinstance(slots, int) else endpoint.slots,
             capabilities=await self._capabilities(props, version, str(card["id"]), digest),
             digest=digest,
-            settings=_settings(props),
+            settings=_settings(props, _tags(card)),
         )
 
     async def _capabilities(
@@ -159,7 +159,20 @@ def _has_tools(props: dict[str, Any]) -> bool:
     return "tools" in str(props.get("chat_template") or "")
 
 
-def _settings(props: dict[str, Any]) -> str:
+def _tags(card: dict[str, Any]) -> list[str]:
+    """Words that whoever started the server gave the model. ``adapters.llama_server`` puts its options there."""
+    tags = card.get("tags")
+    return sorted(str(tag) for tag in tags) if isinstance(tags, list) else []
+
+
+def _version(props: dict[str, Any], card: dict[str, Any]) -> str:
+    """The build; that of xllamacpp does not know its own number, but its server says the package's."""
+    build = str(props.get("build_info") or "unknown")
+    package = next((tag for tag in _tags(card) if tag.startswith("xllamacpp-")), "")
+    return package.replace("-", " ", 1) if package and build.startswith(("b0", "unknown")) else build
+
+
+def _settings(props: dict[str, Any], tags: list[str]) -> str:
     """What is seen of the settings that change speed or output."""
     defaults = props.get("default_generation_settings") or {}
     parts = {
@@ -168,4 +181,5 @@ def _settings(props: dict[str, Any]) -> str:
         "template": f"{zlib.crc32(str(props.get('chat_template') or '').encode()):08x}",
         "speculative": (defaults.get("params") or {}).get("speculative.types"),
     }
-    return " ".join(f"{name}={value}" for name, value in parts.items() if value not in (None, "none"))
+    told = [f"{name}={value}" for name, value in parts.items() if value not in (None, "none")]
+    return " ".join([*told, *tags])

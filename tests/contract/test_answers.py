@@ -35,6 +35,9 @@ async def test_it_describes_itself(subject: Subject) -> None:
         assert model.context is not None
         assert model.context >= 512
         assert model.precision.bits > 0
+    if subject.real and description.kind == "llamacpp":
+        assert "unknown" not in description.version
+        assert "batch-128" in model.settings
 
 
 async def test_it_tells_its_load(subject: Subject) -> None:

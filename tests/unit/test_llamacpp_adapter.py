@@ -104,6 +104,17 @@ async def test_another_template_or_more_slots_are_other_settings(llama: Subject)
     assert len(seen) == 4
 
 
+async def test_a_server_out_of_xllamacpp_says_its_package_and_options_in_tags(llama: Subject) -> None:
+    engine = says(llama, build_info="b0-unknown")
+    tags = ["threads-2", "xllamacpp-2026.10.11549", "batch-128"]
+    engine.routes["GET /v1/models"] = scripts.whole({"data": [{"id": llama.engine_model, "tags": tags}]})
+    model = await llama.model()
+    assert llama.description is not None
+    assert llama.description.version == "xllamacpp 2026.10.11549"
+    assert model.settings.endswith(" batch-128 threads-2 xllamacpp-2026.10.11549")
+    assert Capability.CHOICES in model.capabilities
+
+
 async def test_the_operator_names_a_precision_that_the_server_does_not(llama: Subject) -> None:
     engine = says(llama, model_ftype="unknown, may not work")
     adapter = LlamaCppAdapter(Endpoint("llama", engine.url, precision=Precision.INT8))
