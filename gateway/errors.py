@@ -71,9 +71,10 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.message = redact(message)
-        self.type = type_ or _STATUS_TYPES.get(status) or (INVALID_REQUEST if status < 500 else SERVER)
-        self.param = param
-        self.code = code
+        usual = _STATUS_TYPES.get(status) or (INVALID_REQUEST if status < 500 else SERVER)
+        self.type = redact(type_ or usual)
+        self.param = param and redact(param)
+        self.code = code and redact(code)
         self.headers: tuple[Header, ...] = tuple(headers)
         if retry_after_s is not None:
             self.headers += ((b"retry-after", retry_after(retry_after_s)),)
