@@ -23,8 +23,8 @@ _ADAPTERS: Final = {
 }
 
 USUAL_PORTS: Final = (8080, 8081, 8000, 8001, 11434, 1234, 30000, 5001)
-"""Ports on which engines listen unless told otherwise: llama.cpp, MLX, TGI and llamafile (and a second one of them); vLLM
-and TensorRT-LLM (likewise); Ollama; LM Studio; SGLang; KoboldCpp."""
+"""Ports on which engines listen unless told otherwise: llama.cpp, MLX, TGI and llamafile (and a second one);
+vLLM and TensorRT-LLM (likewise); Ollama; LM Studio; SGLang; KoboldCpp."""
 
 
 def kinds() -> tuple[str, ...]:
