@@ -1,11 +1,13 @@
-"""One real llama.cpp server for a whole test session, however many worker processes the session has."""
+"""One real llama.cpp server for a whole test session, however many worker processes the session has.
+
+It runs under ``adapters.guard``, whose lifeline is a FIFO that every user holds open: when the last is gone, also by
+SIGKILL, the server ends.
+"""
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -13,13 +15,15 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+
+from adapters import guard
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 120.0
+STOP_LIMIT_S = 20.0
 MODEL = "smollm2"
 SLOTS = 2
 CONTEXT = 2048
@@ -29,10 +33,9 @@ TEMPLATE = ROOT / "scripts/engines/templates/smollm2-tools.jinja"
 
 @dataclass(frozen=True)
 class LlamaServer:
-    """Where the server is; its process is the group leader of all that it started."""
+    """Where the server is."""
 
     url: str
-    pid: int
     model: str = MODEL
 
 
@@ -46,48 +49,64 @@ def gguf() -> str:
 
 @contextmanager
 def shared_server(folder: Path) -> Iterator[LlamaServer]:
-    """The session's server: the first that comes starts it, the last that goes stops it."""
-    with _locked(folder / "llama.json") as state:
-        record = _load(state) or {"server": asdict(_start(folder / "llama.log")), "users": 0}
-        _save(state, {**record, "users": record["users"] + 1})
-    server = LlamaServer(**record["server"])
+    """The session's server: the first that comes starts it, it ends with the last. All give the same ``folder``."""
+    lifeline, record = folder / "llama.lifeline", folder / "llama.url"
+    with (folder / "llama.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not lifeline.exists():
+            os.mkfifo(lifeline)
+        held = _hold(lifeline)
+        if held is None:
+            read_end = os.open(lifeline, os.O_RDONLY | os.O_NONBLOCK)
+            held = os.open(lifeline, os.O_WRONLY)
+            os.set_blocking(read_end, True)
+            url, process = _start(folder / "llama.log", read_end)
+            os.close(read_end)
+            process.returncode = 0  # the lifeline ends it, perhaps after this process
+            record.write_text(url)
     try:
-        yield server
+        yield LlamaServer(record.read_text())
     finally:
-        with _locked(folder / "llama.json") as state:
-            record = _load(state)
-            _save(state, {**record, "users": record["users"] - 1} if record["users"] > 1 else None)
-            if record["users"] == 1:
-                _stop(server.pid)
+        os.close(held)
 
 
 @contextmanager
 def own_server(log: Path, *options: str) -> Iterator[LlamaServer]:
     """A server of its own for what the shared one cannot do, with these options more."""
-    server = _start(log, *options)
+    url, process = _start(log, subprocess.PIPE, *options)
     try:
-        yield server
+        yield LlamaServer(url)
     finally:
-        _stop(server.pid)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(STOP_LIMIT_S)
 
 
-def _start(log: Path, *options: str) -> LlamaServer:
+def _hold(lifeline: Path) -> int | None:
+    """Take part in holding the lifeline; ``None`` when no guard is at its other end."""
+    try:
+        return os.open(lifeline, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
+
+
+def _start(log: Path, lifeline: int, *options: str) -> tuple[str, subprocess.Popen[bytes]]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "adapters.llama_server", "--model", gguf(), "--port", str(port)]
     command += ["--parallel", str(SLOTS), "--ctx-size", str(CONTEXT), "--batch-size", "128", "--threads", "2"]
     command += ["--alias", MODEL, "--chat-template-file", str(TEMPLATE), *options]
-    with log.open("wb") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, start_new_session=True)
+    guarded = [sys.executable, guard.__file__, "--log", str(log), "--", *command]
+    env = {"GOMP_SPINCOUNT": "20000", **os.environ}  # its waiting threads would take the cores from other tests
+    process = subprocess.Popen(guarded, cwd=ROOT, stdin=lifeline, stdout=subprocess.DEVNULL, env=env)
     limit = time.monotonic() + START_LIMIT_S
     while not _healthy(f"http://127.0.0.1:{port}/health"):
         if process.poll() is not None or time.monotonic() > limit:
-            process.kill()
-            process.wait()
+            process.terminate()
+            process.wait(STOP_LIMIT_S)
             raise RuntimeError(f"llama.cpp did not start:\n{log.read_text(errors='replace')[-2000:]}")
         time.sleep(0.1)
-    process.returncode = 0  # whoever goes last ends it, perhaps another process: this object is not its owner
-    return LlamaServer(f"http://127.0.0.1:{port}", process.pid)
+    return f"http://127.0.0.1:{port}", process
 
 
 def _healthy(url: str) -> bool:
@@ -96,39 +115,3 @@ def _healthy(url: str) -> bool:
             return bool(answer.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def _stop(pid: int) -> None:
-    for number, patience_s in ((signal.SIGTERM, 10.0), (signal.SIGKILL, 5.0)):
-        try:
-            os.killpg(pid, number)
-        except ProcessLookupError:
-            return
-        limit = time.monotonic() + patience_s
-        while time.monotonic() < limit:
-            with suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
-            try:
-                os.killpg(pid, 0)
-            except ProcessLookupError:
-                return
-            time.sleep(0.05)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[IO[str]]:
-    with path.open("a+") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield file
-
-
-def _load(file: IO[str]) -> dict:  # type: ignore[type-arg]
-    file.seek(0)
-    text = file.read()
-    return json.loads(text) if text else {}
-
-
-def _save(file: IO[str], record: object) -> None:
-    file.truncate(0)
-    if record is not None:
-        file.write(json.dumps(record))
