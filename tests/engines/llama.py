@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from adapters import guard
+from adapters.launch import SHARED_SPIN
 
 ROOT = Path(__file__).parents[2]
 START_LIMIT_S = 120.0
@@ -97,7 +98,7 @@ def _start(log: Path, lifeline: int, *options: str) -> tuple[str, subprocess.Pop
     command += ["--parallel", str(SLOTS), "--ctx-size", str(CONTEXT), "--batch-size", "128", "--threads", "2"]
     command += ["--alias", MODEL, "--chat-template-file", str(TEMPLATE), *options]
     guarded = [sys.executable, guard.__file__, "--log", str(log), "--", *command]
-    env = {"GOMP_SPINCOUNT": "20000", **os.environ}  # its waiting threads would take the cores from other tests
+    env = {**SHARED_SPIN, **os.environ}  # its waiting threads would take the cores from other tests
     process = subprocess.Popen(guarded, cwd=ROOT, stdin=lifeline, stdout=subprocess.DEVNULL, env=env)
     limit = time.monotonic() + START_LIMIT_S
     while not _healthy(f"http://127.0.0.1:{port}/health"):
