@@ -17,6 +17,8 @@ from demo_requests import send_all
 from rich.console import Console
 
 console = Console(highlight=False)
+if not console.is_terminal:
+    console = Console(highlight=False, width=150)
 
 
 def main() -> int:

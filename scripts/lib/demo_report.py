@@ -41,6 +41,7 @@ def _print_sums(sent: list[Sent], processes: list[psutil.Process], console: Cons
     console.print("Chosen: " + ", ".join(f"{name} {count}×" for name, count in chosen.most_common()))
     console.print(f"Processes of the engines: {len(processes)}")
     for label, group in (
+        ("all", sent),
         ("alone", [each for each in sent if not each.together]),
         ("at once", [each for each in sent if each.together]),
     ):

@@ -13,7 +13,7 @@ import openai
 from demo_engines import MODEL
 from rich.console import Console
 
-SHORT = "Name three colours of the rainbow."
+SHORT = "Tell me a long story about a lighthouse and its keeper."
 LONG = (
     "The harbour town lies between two hills. In spring the fishermen mend their nets on the quay, and the children "
     "count the boats that come home. The baker opens at five, the school at eight, the library only on Wednesdays. "
