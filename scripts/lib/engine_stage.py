@@ -48,7 +48,7 @@ async def _beside(kind: str, tests: list[str], folder: Path) -> int:
         if kind == "ollama":
             await asyncio.to_thread(_create_ollama_models, spec, engine.url)
         print(f"{kind} runs at {engine.url}", flush=True)
-        name = {"mlx": "default_model"}.get(kind, MODEL)
+        name = {"mlx": "default_model", "ollama": f"{MODEL}-tools"}.get(kind, MODEL)
         env = {**os.environ, f"PACELINE_TEST_{kind.upper()}": f"{engine.url} {name}"}
         process = await asyncio.create_subprocess_exec(*tests, env=env)
         return await process.wait()
