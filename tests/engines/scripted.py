@@ -177,11 +177,9 @@ class ScriptedEngine:
     # The server
 
     def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
+        # At its end the runner also cancels connections that were accepted in the last moment.
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._serve())
 
     async def _serve(self) -> None:
         self._stopping = asyncio.Event()
