@@ -86,6 +86,10 @@ class Engine:
         """Return the bytes that the engine's process took at most, as of now. Takes some milliseconds."""
         return self.source.peak_memory()
 
+    def forget_gauges(self) -> None:
+        """What the gauges said is over: a measurement has ended, whose requests they counted and the ledger did not."""
+        self.foreign_running = self.foreign_waiting = 0
+
     def is_resident(self, deployment: Deployment) -> bool:
         """Return whether a deployment's model is loaded, as far as the engine says."""
         return self._resident is None or deployment.engine_model in self._resident

@@ -177,6 +177,7 @@ class Measuring:
             progress=self._progress,
             memory=engine.peak_memory,
         )
+        engine.forget_gauges()
         await self._store.add(*result.records)
         self._done += 1
         if result.failed:
@@ -192,12 +193,15 @@ class Measuring:
             if await self._store.paired(*pair):
                 continue
             logger.info("measuring %s beside %s", timed.id, neighbour.id)
+            engine, beside = self._fleet.engine_of(timed), self._fleet.engine_of(neighbour)
             records = await measure_beside(
-                Member(self._fleet.engine_of(timed).adapter, timed),
-                Member(self._fleet.engine_of(neighbour).adapter, neighbour),
+                Member(engine.adapter, timed),
+                Member(beside.adapter, neighbour),
                 traffic=self._fleet.traffic_on(timed.hardware),
                 progress=self._progress,
             )
+            engine.forget_gauges()
+            beside.forget_gauges()
             if not records:  # live traffic left no room for it
                 self._pair_due[pair] = asyncio.get_running_loop().time() + RETRY_AFTER_S
                 continue
