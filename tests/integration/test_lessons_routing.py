@@ -269,7 +269,13 @@ async def test_a_repeated_prompt_teaches_nothing_about_reading_where_the_engine_
     scripted: Scripted, gateway: Start
 ) -> None:
     engine = scripted(kind="vllm")
-    engine.always(chat(["x"] * 20, prompt_tokens=400))
+    answer = chat(["x"] * 20, prompt_tokens=400)
+
+    async def takes_a_moment(exchange: Any) -> None:
+        await asyncio.sleep(0.01)  # the event loop's clock counts milliseconds: no time at all would teach nothing
+        await answer(exchange)
+
+    engine.always(takes_a_moment)
     running = gateway(engines=[engine_at(idle(engine), "a")])
     measure(running, a=(100.0, 20.0))
     async with running.client() as client:
