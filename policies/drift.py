@@ -8,8 +8,11 @@ from typing import Any
 
 _WEIGHT = 0.2
 """Part of each new log residual that is believed: what followed real engines best (their speed drifts by minutes)."""
+_SETTLED = 4
+"""Residuals after which each is believed by that part alone. The first ones (half, a third, …) correct a measurement
+that was made in a bad moment."""
 _OUTLIER = 0.5
-"""Log residuals count up to this size, so that one odd request moves a prediction by a tenth at most."""
+"""Log residuals count up to this size, so that one odd request moves a settled prediction by a tenth at most."""
 _FURTHEST = log(8.0)
 _HALF_LIFE_S = 900.0
 _FADE_STEP_S = 15.0
@@ -22,13 +25,14 @@ class Drift:
     thought slow for ever. The first use after ``from_dict`` starts the clock again.
     """
 
-    __slots__ = ("_at", "_factor", "_log", "_step")
+    __slots__ = ("_at", "_factor", "_log", "_seen", "_step")
 
     def __init__(self) -> None:
         self._log = 0.0
         self._at: float | None = None
         self._step = 0
         self._factor = 1.0
+        self._seen = 0
 
     def factor(self, now: float) -> float:
         """Return the factor at a time; it changes in steps of 15 s."""
@@ -45,7 +49,8 @@ class Drift:
     def learn(self, actual_s: float, predicted_s: float, now: float) -> None:
         """Move towards what was seen. ``predicted_s`` includes ``factor(now)``; both are more than 0."""
         residual = max(-_OUTLIER, min(_OUTLIER, log(actual_s / predicted_s)))
-        self._set(log(self.factor(now)) + _WEIGHT * residual)
+        self._seen += 1
+        self._set(log(self.factor(now)) + max(_WEIGHT, 1.0 / (1.0 + self._seen)) * residual)
         self._at = now
 
     def _set(self, value: float) -> None:
@@ -62,6 +67,7 @@ class Drift:
         """The way back from ``to_dict``. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
         drift = cls()
         drift._set(float(plain["log"]))
+        drift._seen = _SETTLED
         return drift
 
 

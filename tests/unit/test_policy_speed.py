@@ -99,15 +99,26 @@ def test_drift_is_followed_within_a_score_of_requests() -> None:
     assert speed.tpot_s(256, NOW) == pytest.approx(0.02)
 
 
-def test_drift_follows_the_design_weight_of_a_fifth() -> None:
+def test_settled_drift_follows_the_design_weight_of_a_fifth() -> None:
     drift = Drift()
+    for _ in range(4):
+        drift.learn(1.0, 1.0, NOW)
     drift.learn(1.2, 1.0, NOW)
     assert drift.factor(NOW) == pytest.approx(1.2**0.2)
 
 
-def test_one_outlier_moves_a_prediction_by_a_tenth_at_most() -> None:
+def test_the_first_requests_correct_a_measurement_that_was_made_in_a_bad_moment() -> None:
+    drift = Drift()
+    for _ in range(4):
+        drift.learn(0.4, drift.factor(NOW), NOW)
+    assert drift.factor(NOW) < 0.6
+
+
+def test_one_outlier_moves_a_settled_prediction_by_a_tenth_at_most() -> None:
     for odd in (100.0, 0.001):
         speed = SpeedModel(samples())
+        for _ in range(4):
+            speed.observe_prefill(256, 1.024, NOW)
         speed.observe_prefill(256, odd, NOW)
         assert speed.prefill_s(256, NOW) == pytest.approx(1.024, rel=0.11)
 
