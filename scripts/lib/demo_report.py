@@ -13,7 +13,7 @@ from rich.table import Table
 
 def print_report(sent: list[Sent], processes: list[psutil.Process], console: Console) -> bool:
     """Print the table and the sums. Returns whether every request was answered."""
-    table = Table(title="Fourteen requests and where they went", title_justify="left", show_lines=True)
+    table = Table(title=f"{len(sent)} requests and where they went", title_justify="left", show_lines=True)
     for name, justify in (("request", "left"), ("prompt", "right"), ("deployment", "left"), ("why", "left")):
         table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for name in ("TTFT s\npredicted", "\nactual", "total s\npredicted", "\nactual"):
@@ -30,7 +30,6 @@ def print_report(sent: list[Sent], processes: list[psutil.Process], console: Con
             _seconds(each.predicted_total_s),
             _seconds(each.total_s),
         )
-    table.title = f"{len(sent)} requests and where they went"
     console.print(table)
     _print_sums(sent, processes, console)
     return not any(each.error for each in sent)
