@@ -1,42 +1,46 @@
-"""The commands, each in its own file."""
+"""The commands, each in its own file, imported when it runs."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
 
 import typer
 
-from gateway.cli.doctor import doctor
-from gateway.cli.explain import explain
-from gateway.cli.init import init
-from gateway.cli.key import key
-from gateway.cli.models import models
-from gateway.cli.up import up
-from gateway.cli.version import version
+from gateway.cli.lazy import CONTEXT, Help, LazyGroup
+
+
+class Commands(LazyGroup):
+    """To add a command: an entry here, and a function (or a Typer app) NAME in `gateway/cli/NAME.py`."""
+
+    helps: ClassVar[Mapping[str, Help]] = {
+        "up": Help("Serve on one address what all engines offer.", "paceline up --config paceline.yaml"),
+        "init": Help("Write a configuration from what runs here.", "paceline init --output paceline.yaml"),
+        "doctor": Help("Check everything, and say what to do.", "paceline doctor"),
+        "models": Help("List models, deployments and their speeds.", "paceline models --json"),
+        "explain": Help(
+            "Say where a prompt would go, and why.", 'paceline explain "Why is the sky blue?" --model qwen3-8b'
+        ),
+        "key": Help("Make a key for a client.", "paceline key --name alice"),
+        "version": Help("Print the versions.", "paceline version"),
+    }
+
 
 app = typer.Typer(
     name="paceline",
+    cls=Commands,
     epilog="Begin with: paceline up",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
 )
-
-for _command, _summary, _example in (
-    (up, "Serve on one address what all engines offer.", "paceline up --config paceline.yaml"),
-    (init, "Write a configuration from what runs here.", "paceline init --output paceline.yaml"),
-    (doctor, "Check everything, and say what to do.", "paceline doctor"),
-    (models, "List models, deployments and their speeds.", "paceline models --json"),
-    (explain, "Say where a prompt would go, and why.", 'paceline explain "Why is the sky blue?" --model qwen3-8b'),
-    (key, "Make a key for a client.", "paceline key --name alice"),
-    (version, "Print the versions.", "paceline version"),
-):
-    app.command(short_help=_summary, epilog=f"Example: {_example}")(_command)
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from gateway.cli.version import version
+
         version()
         raise typer.Exit
 
