@@ -7,14 +7,25 @@ import asyncio
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from demo_engines import MODEL, Unavailable, engines
-from demo_gateway import Gateway, GatewayFailed
 from demo_report import print_report, print_snippets
 from demo_requests import send_all
+from gateway_process import Gateway, GatewayFailed
+from local_engines import (
+    MODEL,
+    Engine,
+    NotMade,
+    is_made,
+    llamacpp_engines,
+    ollama_engine,
+    vllm_engine,
+)
 from rich.console import Console
+
+from adapters.launch import LaunchError
 
 console = Console(highlight=False)
 if not console.is_terminal:
@@ -28,7 +39,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="paceline-demo-") as folder:
         try:
             return _run(options, Path(folder))
-        except (Unavailable, GatewayFailed) as error:
+        except (NotMade, GatewayFailed) as error:
             console.print(f"[red]error:[/] {error}")
             return 1
         except KeyboardInterrupt:
@@ -48,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _run(options: argparse.Namespace, folder: Path) -> int:
     with console.status("Fetching the model and deriving its other precisions …"):
-        configured = engines(folder, console, vllm=options.vllm, ollama=options.ollama)
+        configured = _engines(options, folder)
     config = folder / "paceline.yaml"
     port = options.port or (7223 if options.keep else 0)
     config.write_text(
@@ -70,6 +81,20 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
         return 1
     console.print("Stopped: gateway and engines have ended.")
     return 0 if succeeded else 1
+
+
+def _engines(options: argparse.Namespace, folder: Path) -> list[Engine]:
+    """llama.cpp always; the others where they are asked for, or made already."""
+    engines = llamacpp_engines()
+    builders: dict[str, Callable[[], Engine]] = {"vllm": vllm_engine, "ollama": lambda: ollama_engine(folder)}
+    for name, build in builders.items():
+        if not (getattr(options, name) or is_made(name)):
+            continue
+        try:
+            engines.append(build())
+        except (NotMade, LaunchError) as error:
+            console.print(f"[yellow]Without {name}:[/] {error}")
+    return engines
 
 
 if __name__ == "__main__":

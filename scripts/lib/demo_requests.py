@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import openai
-from demo_engines import MODEL
+from local_engines import MODEL
 from rich.console import Console
 
 SHORT = "Tell me a long story about a lighthouse and its keeper."

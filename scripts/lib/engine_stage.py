@@ -7,24 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
+from local_engines import MODEL, NotMade, Unavailable, create_ollama_model, make, ollama_spec
+
 from adapters.launch import Command, LaunchError, LaunchSpec, command
 from adapters.managed import ManagedEngine
 
-KIT = Path(__file__).resolve().parents[1] / "engines"
-NOT_TO_BE_HAD = 75
-MODEL = "smollm2"
 READY_LIMIT_S = 600.0
 VLLM_TOOLS = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--tool-strict-level", "parameter")
 """Without a parser vLLM refuses tools; without the strict level the arguments follow no schema."""
-
-
-class Skipped(Exception):
-    """The engine cannot be had here."""
 
 
 def main(arguments: list[str]) -> int:
@@ -34,9 +28,12 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="paceline-stage-") as folder:
         try:
             return asyncio.run(_beside(kind, tests, Path(folder)))
-        except Skipped as error:
-            print(f"\n{'!' * 72}\n!! SKIPPED: no real {kind} here. {error}\n{'!' * 72}\n", flush=True)
+        except Unavailable as error:
+            print(f"\n{'!' * 72}\n!! SKIPPED: no real {kind} here: {error}\n{'!' * 72}\n", flush=True)
             return 0
+        except NotMade as error:
+            print(error, flush=True)
+            return 1
 
 
 async def _beside(kind: str, tests: list[str], folder: Path) -> int:
@@ -46,7 +43,8 @@ async def _beside(kind: str, tests: list[str], folder: Path) -> int:
     try:
         await engine.wait_up()
         if kind == "ollama":
-            await asyncio.to_thread(_create_ollama_models, spec, engine.url)
+            await create_ollama_model(engine, MODEL)
+            await create_ollama_model(engine, f"{MODEL}-tools", "--tools")
         print(f"{kind} runs at {engine.url}", flush=True)
         name = {"mlx": "default_model", "ollama": f"{MODEL}-tools"}.get(kind, MODEL)
         env = {**os.environ, f"PACELINE_TEST_{kind.upper()}": f"{engine.url} {name}"}
@@ -59,23 +57,12 @@ async def _beside(kind: str, tests: list[str], folder: Path) -> int:
         await engine.stop()
 
 
-def _make(program: str, *arguments: str) -> str:
-    made = subprocess.run(
-        [sys.executable, str(KIT / program), *arguments], stdout=subprocess.PIPE, text=True, check=False
-    )
-    if made.returncode == NOT_TO_BE_HAD:
-        raise Skipped(f"scripts/engines/{program} says why above.")
-    if made.returncode:
-        raise SystemExit(f"scripts/engines/{program} failed")
-    return made.stdout.strip()
-
-
 def _vllm(folder: Path) -> LaunchSpec:
-    python = Path(_make("vllm"))
+    python = Path(make("vllm"))
     return LaunchSpec(
         name="vllm",
         engine="vllm",
-        model=_make("safetensors"),
+        model=make("safetensors"),
         alias=MODEL,
         python=python,
         context=2048,
@@ -86,22 +73,14 @@ def _vllm(folder: Path) -> LaunchSpec:
 
 
 def _ollama(folder: Path) -> LaunchSpec:
-    binary = Path(_make("ollama"))
     models = folder / "models"
     models.mkdir()
-    return LaunchSpec(
-        name="ollama",
-        engine="ollama",
-        model=str(models),
-        binary=binary,
-        env={"HOME": str(folder)},
-        log_file=folder / "log",
-    )
+    return ollama_spec(models, home=folder)
 
 
 def _mlx_spec(folder: Path) -> LaunchSpec:
     return LaunchSpec(
-        name="mlx", engine="mlx", model=_make("safetensors"), python=Path(_make("mlx")), log_file=folder / "mlx.log"
+        name="mlx", engine="mlx", model=make("safetensors"), python=Path(make("mlx")), log_file=folder / "mlx.log"
     )
 
 
@@ -119,13 +98,6 @@ def _mlx(spec: LaunchSpec, port: int) -> Command:
         str(port),
     )
     return Command(argv, {"HF_HUB_OFFLINE": "1"}, f"http://127.0.0.1:{port}", "/health")
-
-
-def _create_ollama_models(spec: LaunchSpec, url: str) -> None:
-    env = {**os.environ, "OLLAMA_HOST": url.removeprefix("http://"), "HOME": str(spec.env["HOME"])}
-    for name, arguments in ((MODEL, ()), (f"{MODEL}-tools", ("--tools",))):
-        create = [str(spec.binary), "create", name, "-f", _make("ollama-model", *arguments)]
-        subprocess.run(create, env=env, check=True, stdout=subprocess.DEVNULL, timeout=120)
 
 
 _SPECS = {"vllm": _vllm, "ollama": _ollama, "mlx": _mlx_spec}

@@ -1,4 +1,4 @@
-"""The gateway as the demo's own process: started, watched while it measures, and stopped with all that it started."""
+"""The gateway as a process of its own: started, watched while it measures, and stopped with all that it started."""
 
 from __future__ import annotations
 
