@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from measure.database import StoreError
 from measure.records import Kind, Record
 from measure.store import Store
-from policies.types import PairSample, SpeedSample
+from policies.types import BatchSample, PairSample, SpeedSample
 
 T = TypeVar("T")
 
@@ -55,6 +55,9 @@ class AsyncStore:
 
     async def samples(self, fingerprint: str) -> list[SpeedSample]:
         return await self._run(lambda: self._store.samples(fingerprint))
+
+    async def batches(self, fingerprint: str) -> list[BatchSample]:
+        return await self._run(lambda: self._store.batches(fingerprint))
 
     async def pairs(self, fingerprint: str) -> list[PairSample]:
         return await self._run(lambda: self._store.pairs(fingerprint))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from policies.types import Deployment, Operation, PairSample, Precision, SpeedSample
+from measure.agreement import disagreement
+from measure.machine import Machine
+from policies.types import BatchSample, Deployment, Operation, PairSample, Precision, SpeedSample
 
 
 class RecordError(ValueError):
@@ -24,6 +26,8 @@ class Kind(StrEnum):
 
     QUICK = "quick"
     """One prompt length of the quick measurement at start."""
+    GRID = "grid"
+    """One prompt length, generation limit and concurrency of a benchmark."""
     PAIR = "pair"
     """A deployment timed beside a neighbour on the same hardware."""
 
@@ -33,7 +37,8 @@ class Run:
     """One request, raw. The client's view in seconds; what the engine said beside it, ``None`` where it says nothing.
 
     ``ttft_s`` ends at the first token with content (for embeddings: at the answer), ``decode_s`` lies between the first
-    and the last token. ``faults`` are the reasons why the output is not normal. A ``disturbed`` run had live traffic
+    and the last token. ``begun_s`` is when it was sent, after the first request of its cell; requests of one ``round``
+    ran at the same time. ``faults`` are the reasons why the output is not normal. A ``disturbed`` run had live traffic
     beside it.
     """
 
@@ -49,6 +54,9 @@ class Run:
     engine_decode_s: float | None = None
     faults: tuple[str, ...] = ()
     disturbed: bool = False
+    begun_s: float = 0.0
+    round: int = 0
+    finish_reason: str = ""
 
     @property
     def uncached_tokens(self) -> int:
@@ -64,7 +72,10 @@ class Run:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What the measurement wanted, beside what was found: lengths in tokens, the precision by configuration ("" when
-    nobody stated one), the seed of the measurement's first prompt."""
+    nobody stated one), the seed of the measurement's first prompt.
+
+    ``prefix_tokens`` of each prompt are the same in all runs and in the engine's prefix cache before the first that
+    counts. ``forced`` is true where the engine was made to write exactly ``output_tokens``."""
 
     prompt_tokens: int
     output_tokens: int
@@ -72,6 +83,8 @@ class Asked:
     operation: Operation = Operation.COMPLETION
     precision: str = ""
     seed: int = 0
+    prefix_tokens: int = 0
+    forced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +101,30 @@ class Beside:
     alone: Run
 
 
+class Cell(NamedTuple):
+    """The place of a record among those of its deployment: one asking in one kind of measurement."""
+
+    kind: Kind
+    operation: Operation
+    prompt_tokens: int
+    output_tokens: int
+    concurrency: int = 1
+    prefix_tokens: int = 0
+    beside: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """One measured cell: who, where, what was asked, what was found.
 
     Lengths in tokens and times in seconds are medians over ``runs`` (over those without live traffic beside them, when
     there are any); ``failed`` is the cause when no run succeeded, and then there are no medians. ``at`` is the date in
-    ISO 8601, UTC. ``peak_memory_bytes`` is the engine's process on the host, ``None`` where it cannot be read.
+    ISO 8601, UTC. A spread is that of the runs: (highest − lowest) / median. ``throughput_per_s`` are the output tokens
+    per second of all requests of a round together. The ``engine_…`` times are the engine's own words, ``disagreement``
+    says where they and the client's view lie apart. ``peak_memory_bytes`` is the engine's process on the host,
+    ``peak_gpu_memory_bytes`` on all GPUs; ``machine`` the state of the host meanwhile; ``settings`` the engine's own
+    that change speed, by name; ``None`` and {} where these are not known. ``bench`` names the benchmark that the record
+    belongs to. A ``foreign`` record was imported: it can be compared, and teaches nothing about this machine.
     """
 
     kind: Kind
@@ -118,17 +148,28 @@ class Record:
     output_tokens: int | None = None
     ttft_s: float | None = None
     ttft_max_s: float | None = None
+    ttft_spread: float | None = None
     tpot_s: float | None = None
     decode_per_s: float | None = None
+    decode_spread: float | None = None
     total_s: float | None = None
+    throughput_per_s: float | None = None
+    engine_queue_s: float | None = None
+    engine_load_s: float | None = None
     engine_prefill_s: float | None = None
     engine_decode_s: float | None = None
+    disagreement: str = ""
     peak_memory_bytes: int | None = None
+    peak_gpu_memory_bytes: int | None = None
+    machine: Machine | None = None
+    settings: Mapping[str, str] = field(default_factory=dict, hash=False)
     output_normal: bool | None = None
     faults: tuple[str, ...] = ()
     disturbed: bool = False
     failed: str = ""
     beside: Beside | None = None
+    bench: str = ""
+    foreign: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values only, as JSON has them; ``from_dict`` is the way back."""
@@ -144,18 +185,45 @@ class Record:
             raise RecordError(str(error)) from None
 
     @property
+    def cell(self) -> Cell:
+        """What it has in common with a later record of the same deployment that replaces it."""
+        asked, beside = self.asked, self.beside
+        return Cell(
+            self.kind,
+            asked.operation,
+            asked.prompt_tokens,
+            asked.output_tokens,
+            asked.concurrency,
+            asked.prefix_tokens,
+            (beside.neighbour, beside.activity, beside.fingerprint) if beside else (),
+        )
+
+    @property
     def speed(self) -> SpeedSample | None:
         """What this cell teaches about the deployment alone, if it does."""
-        if self.kind is Kind.PAIR or self.asked.concurrency != 1 or self.ttft_s is None or not self.uncached_tokens:
+        asked = self.asked
+        if self.foreign or self.kind is Kind.PAIR or asked.concurrency != 1 or asked.prefix_tokens:
+            return None
+        if self.ttft_s is None or not self.uncached_tokens:
             return None
         if self.tpot_s is None and self.asked.operation is not Operation.EMBEDDINGS:
             return None
         return SpeedSample(self.uncached_tokens, self.output_tokens or 0, self.ttft_s, self.tpot_s or 0.0)
 
     @property
+    def batch(self) -> BatchSample | None:
+        """What this cell teaches about equal requests that run at the same time, if it does."""
+        asked = self.asked
+        if self.foreign or self.kind is not Kind.GRID or asked.prefix_tokens:
+            return None
+        if self.ttft_s is None or self.tpot_s is None or not self.uncached_tokens:
+            return None
+        return BatchSample(asked.concurrency, self.uncached_tokens, self.output_tokens or 0, self.ttft_s, self.tpot_s)
+
+    @property
     def pair(self) -> PairSample | None:
         """What this cell teaches about running beside a neighbour, if it does."""
-        if self.beside is None or self.ttft_s is None or self.tpot_s is None:
+        if self.foreign or self.beside is None or self.ttft_s is None or self.tpot_s is None:
             return None
         alone = self.beside.alone
         if not alone.tpot_s or not alone.ttft_s:
@@ -176,11 +244,20 @@ def summarise(
     *,
     failed: str = "",
     peak_memory_bytes: int | None = None,
+    peak_gpu_memory_bytes: int | None = None,
+    machine: Machine | None = None,
+    settings: Mapping[str, str] | None = None,
     beside: Beside | None = None,
+    bench: str = "",
 ) -> Record:
     """Make the record of one cell, dated now. ``failed`` counts only when there is no run."""
     counted = [run for run in runs if not run.disturbed] or list(runs)
     tpot_s = _median([run.tpot_s for run in counted])
+    ttft_s = _median([run.ttft_s for run in counted])
+    engine_queue_s = _median([run.engine_queue_s for run in counted])
+    engine_load_s = _median([run.engine_load_s for run in counted])
+    engine_prefill_s = _median([run.engine_prefill_s for run in counted])
+    engine_decode_s = _median([run.engine_decode_s for run in counted])
     faults = tuple(dict.fromkeys(fault for run in runs for fault in run.faults))
     return Record(
         kind=kind,
@@ -202,19 +279,37 @@ def summarise(
         prompt_tokens=_tokens([run.prompt_tokens for run in counted]),
         uncached_tokens=_tokens([run.uncached_tokens for run in counted]),
         output_tokens=_tokens([run.output_tokens for run in counted]),
-        ttft_s=_median([run.ttft_s for run in counted]),
+        ttft_s=ttft_s,
         ttft_max_s=max((run.ttft_s for run in counted), default=None),
+        ttft_spread=_spread([run.ttft_s for run in counted]),
         tpot_s=tpot_s,
         decode_per_s=1 / tpot_s if tpot_s else None,
+        decode_spread=_spread([run.tpot_s for run in counted]),
         total_s=_median([run.total_s for run in counted]),
-        engine_prefill_s=_median([run.engine_prefill_s for run in counted]),
-        engine_decode_s=_median([run.engine_decode_s for run in counted]),
+        throughput_per_s=_median(_throughputs(counted)),
+        engine_queue_s=engine_queue_s,
+        engine_load_s=engine_load_s,
+        engine_prefill_s=engine_prefill_s,
+        engine_decode_s=engine_decode_s,
+        disagreement=disagreement(
+            ttft_s=ttft_s,
+            decode_s=_median([run.decode_s for run in counted]),
+            engine_queue_s=engine_queue_s,
+            engine_load_s=engine_load_s,
+            engine_prefill_s=engine_prefill_s,
+            engine_decode_s=engine_decode_s,
+            alone=asked.concurrency == 1,
+        ),
         peak_memory_bytes=peak_memory_bytes,
+        peak_gpu_memory_bytes=peak_gpu_memory_bytes,
+        machine=machine,
+        settings=dict(settings or {}),
         output_normal=not faults if runs else None,
         faults=faults,
         disturbed=any(run.disturbed for run in counted),
         failed="" if runs else failed or "no run succeeded",
         beside=beside,
+        bench=bench,
     )
 
 
@@ -233,3 +328,23 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 def _tokens(values: Sequence[int]) -> int | None:
     return round(median(values)) if values else None
+
+
+def _spread(values: Sequence[float | None]) -> float | None:
+    """(Highest − lowest) / median; ``None`` where a single value has none."""
+    known = [value for value in values if value is not None]
+    middle = median(known) if len(known) > 1 else 0.0
+    return (max(known) - min(known)) / middle if middle else None
+
+
+def _throughputs(runs: Sequence[Run]) -> list[float]:
+    """Output tokens per second of each round: from its first request to its last answer."""
+    rounds: dict[int, list[Run]] = {}
+    for run in runs:
+        rounds.setdefault(run.round, []).append(run)
+    found = []
+    for members in rounds.values():
+        took_s = max(run.begun_s + run.total_s for run in members) - min(run.begun_s for run in members)
+        if took_s > 0 and (tokens := sum(run.output_tokens for run in members)):
+            found.append(tokens / took_s)
+    return found

@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from measure.database import Database
-from measure.records import Kind, Record, RecordError
-from policies.types import PairSample, SpeedSample
+from measure.records import Cell, Kind, Record, RecordError
+from policies.types import BatchSample, PairSample, SpeedSample
 
 RECORDS_PER_FINGERPRINT = 500
 RECORDS_IN_ALL = 20_000
@@ -81,18 +81,31 @@ class Store:
 
     def latest(self, fingerprint: str) -> list[Record]:
         """Return the record that counts for each cell, shortest prompt first: the newest that succeeded without live
-        traffic beside it, else the newest that succeeded, else the newest."""
-        cells: dict[object, Record] = {}
+        traffic beside it, else the newest that succeeded, else the newest. Imported ones never do."""
+        cells: dict[Cell, Record] = {}
         for record in self.records(fingerprint, limit=self._per_fingerprint):
-            cell = _cell(record)
-            kept = cells.get(cell)
-            if kept is None or _worth(record) > _worth(kept):
-                cells[cell] = record
+            kept = cells.get(record.cell)
+            if not record.foreign and (kept is None or _worth(record) > _worth(kept)):
+                cells[record.cell] = record
         return sorted(cells.values(), key=lambda record: (record.kind, record.prompt_tokens or 0))
 
     def samples(self, fingerprint: str) -> list[SpeedSample]:
         """Return what is known of a deployment's speed alone, shortest prompt first; empty when it was not measured."""
-        return [sample for record in self.latest(fingerprint) if (sample := record.speed) is not None]
+        records = [record for record in self.latest(fingerprint) if record.speed is not None]
+        benched = [record.asked.prompt_tokens for record in records if record.kind is Kind.GRID]
+        # Curves of two measurements do not mix well: a machine's speed drifts. A benchmark replaces what it covers.
+        kept = [
+            record
+            for record in records
+            if record.kind is Kind.GRID or not benched or not min(benched) <= record.asked.prompt_tokens <= max(benched)
+        ]
+        samples = [sample for record in kept if (sample := record.speed) is not None]
+        return sorted(samples, key=lambda sample: (sample.prompt_tokens, sample.output_tokens))
+
+    def batches(self, fingerprint: str) -> list[BatchSample]:
+        """Return what is known of equal requests at the same time, fewest first; empty without a benchmark."""
+        samples = [sample for record in self.latest(fingerprint) if (sample := record.batch) is not None]
+        return sorted(samples, key=lambda sample: (sample.concurrency, sample.prompt_tokens, sample.output_tokens))
 
     def pairs(self, fingerprint: str) -> list[PairSample]:
         """Return what is known of a deployment beside its neighbours."""
@@ -169,13 +182,6 @@ def _decode(data: str) -> Record | None:
         # Written by another version: of no use here, and no reason to lose the others.
         _log.debug("a stored record is left out: %s", error)
         return None
-
-
-def _cell(record: Record) -> object:
-    beside = record.beside
-    asked = record.asked
-    shape = (record.kind, asked.prompt_tokens, asked.output_tokens, asked.concurrency, asked.operation)
-    return shape, beside and (beside.neighbour, beside.activity, beside.fingerprint)
 
 
 def _worth(record: Record) -> int:

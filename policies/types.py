@@ -326,6 +326,20 @@ class SpeedSample:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSample:
+    """One cell of a benchmark: ``concurrency`` equal requests sent at once; medians over all of them.
+
+    ``ttft_s`` holds the wait for a slot or a place in the batch as well; 1 is the same request alone.
+    """
+
+    concurrency: int
+    prompt_tokens: int
+    output_tokens: int
+    ttft_s: float
+    tpot_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class PairSample:
     """How much slower a deployment is beside one neighbour: factors ≥ 0 on its time alone.
 

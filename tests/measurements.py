@@ -40,11 +40,17 @@ def record(
     of: Deployment | None = None,
     kind: Kind = Kind.QUICK,
     asked_tokens: int = 128,
+    asked_output: int = 16,
+    concurrency: int = 1,
+    prefix_tokens: int = 0,
     failed: str = "",
     beside: Beside | None = None,
+    **fields: Any,
 ) -> Record:
-    asked = Asked(prompt_tokens=asked_tokens, output_tokens=16)
-    return summarise(kind, of or deployment(), asked, runs, failed=failed, beside=beside)
+    asked = Asked(
+        prompt_tokens=asked_tokens, output_tokens=asked_output, concurrency=concurrency, prefix_tokens=prefix_tokens
+    )
+    return summarise(kind, of or deployment(), asked, runs, failed=failed, beside=beside, **fields)
 
 
 def pair_record(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,25 @@ def test_a_quiet_record_counts_before_a_newer_disturbed_or_failed_one(store: Sto
     store.add(record(run(100, 7.0, disturbed=True)))
     store.add(record(failed="TimedOut: no answer within 60 s"))
     assert [sample.prefill_s for sample in store.samples(SMOL)] == [1.0]
+
+
+def test_a_benchmark_replaces_the_quick_measurement_where_it_covers_it(store: Store) -> None:
+    for length, ttft_s in ((32, 0.4), (128, 1.1), (512, 4.4)):
+        store.add(record(run(length, ttft_s), asked_tokens=length))
+    for length, ttft_s in ((64, 0.6), (256, 2.0)):
+        store.add(record(run(length, ttft_s), asked_tokens=length, kind=Kind.GRID))
+    store.add(record(run(64, 3.0), asked_tokens=64, kind=Kind.GRID, concurrency=4))
+    assert [(s.prompt_tokens, s.prefill_s) for s in store.samples(SMOL)] == [
+        *((32, 0.4), (64, 0.6), (256, 2.0), (512, 4.4)),
+    ]
+    assert [(b.concurrency, b.prompt_tokens) for b in store.batches(SMOL)] == [(1, 64), (1, 256), (4, 64)]
+
+
+def test_an_imported_record_never_counts(store: Store) -> None:
+    store.add(record(run(100, 1.0)))
+    store.add(replace(record(run(100, 0.1)), foreign=True))
+    assert [sample.prefill_s for sample in store.samples(SMOL)] == [1.0]
+    assert len(store.records(SMOL)) == 2
 
 
 def test_records_can_be_listed_newest_first_and_by_kind(store: Store) -> None:

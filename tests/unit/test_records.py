@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from measurements import deployment, pair_record, record, run
 
-from measure.records import Record, RecordError
-from policies.types import PairSample, SpeedSample
+from measure.machine import Machine
+from measure.records import Kind, Record, RecordError
+from policies.types import BatchSample, PairSample, SpeedSample
 
 
 def test_a_record_survives_the_way_through_json() -> None:
@@ -16,6 +18,13 @@ def test_a_record_survives_the_way_through_json() -> None:
         record(run(), run(faults=("empty",), engine_prefill_s=0.9)),
         record(failed="TimedOut: no answer within 60 s"),
         pair_record(run(), run(ttft_s=4.0)),
+        record(
+            run(round=0),
+            run(round=1, begun_s=2.5),
+            kind=Kind.GRID,
+            machine=Machine(cores=2),
+            settings={"n_batch": "128"},
+        ),
     ):
         assert Record.from_dict(json.loads(json.dumps(made.to_dict()))) == made
 
@@ -96,3 +105,78 @@ def test_what_is_no_record_is_refused(plain: object) -> None:
 def test_fields_of_a_later_version_do_not_harm() -> None:
     made = record(run())
     assert Record.from_dict(made.to_dict() | {"phase_of_the_moon": 3}) == made
+
+
+NEWER_FIELDS = (
+    *("ttft_spread", "decode_spread", "throughput_per_s", "engine_queue_s", "engine_load_s", "disagreement"),
+    *("peak_gpu_memory_bytes", "machine", "settings", "bench", "foreign"),
+)
+
+
+def test_a_record_of_the_first_version_stays_readable() -> None:
+    plain = record(run()).to_dict()
+    for name in NEWER_FIELDS:
+        del plain[name]
+    for name in ("begun_s", "round", "finish_reason"):
+        del plain["runs"][0][name]
+    for name in ("prefix_tokens", "forced"):
+        del plain["asked"][name]
+    old = Record.from_dict(plain)
+    assert old.speed == SpeedSample(100, 16, 1.0, 0.1)
+    assert (old.machine, old.settings, old.disagreement, old.foreign) == (None, {}, "", False)
+
+
+def test_a_spread_is_the_range_of_the_runs_in_parts_of_their_median() -> None:
+    made = record(run(ttft_s=0.9, decode_s=1.5), run(ttft_s=1.0, decode_s=1.5), run(ttft_s=1.2, decode_s=3.0))
+    assert made.ttft_spread == pytest.approx(0.3)
+    assert made.decode_spread == pytest.approx(1.0)
+    assert record(run()).ttft_spread is None
+
+
+def test_a_cell_of_a_grid_alone_is_a_speed_and_one_with_company_a_batch() -> None:
+    alone = record(run(), kind=Kind.GRID)
+    four = record(run(ttft_s=3.0), kind=Kind.GRID, concurrency=4)
+    assert alone.speed == SpeedSample(100, 16, 1.0, 0.1)
+    assert four.speed is None
+    assert alone.batch == BatchSample(1, 100, 16, 1.0, 0.1)
+    assert four.batch == BatchSample(4, 100, 16, 3.0, 0.1)
+
+
+def test_what_a_prefix_cache_saved_is_no_speed() -> None:
+    warm = record(run(100, 0.2, cached_tokens=90), kind=Kind.GRID, prefix_tokens=90)
+    assert (warm.speed, warm.batch) == (None, None)
+
+
+def test_an_imported_record_teaches_nothing() -> None:
+    for made in (record(run(), kind=Kind.GRID), pair_record(run(), run(ttft_s=4.0))):
+        foreign = replace(made, foreign=True)
+        assert (foreign.speed, foreign.batch, foreign.pair) == (None, None, None)
+
+
+def test_throughput_counts_all_requests_of_a_round_from_the_first_start_to_the_last_end() -> None:
+    first = [run(output_tokens=20, total_s=4.0), run(output_tokens=20, total_s=3.5, begun_s=0.5)]
+    second = [run(output_tokens=20, total_s=2.0, begun_s=10.0, round=1)]
+    made = record(*first, *second, kind=Kind.GRID, concurrency=2)
+    assert made.throughput_per_s == pytest.approx(10.0)
+
+
+def test_engine_timings_that_differ_from_what_the_client_saw_are_told() -> None:
+    same = record(run(ttft_s=1.0, decode_s=1.5, engine_prefill_s=0.9, engine_decode_s=1.4))
+    assert same.disagreement == ""
+    other = record(run(ttft_s=1.0, decode_s=1.5, engine_prefill_s=0.5, engine_decode_s=1.0))
+    assert other.disagreement == "TTFT 1.000 s, the engine says 0.500 s; decode 1.500 s, the engine says 1.000 s"
+
+
+def test_queue_and_load_are_part_of_what_the_client_waited_for() -> None:
+    made = record(run(ttft_s=3.0, engine_queue_s=1.0, engine_load_s=1.0, engine_prefill_s=0.9))
+    assert (made.engine_queue_s, made.engine_load_s, made.disagreement) == (1.0, 1.0, "")
+
+
+def test_a_wait_that_the_engine_does_not_tell_is_no_disagreement() -> None:
+    waited = run(ttft_s=3.0, engine_prefill_s=0.9)
+    assert record(waited, kind=Kind.GRID, concurrency=4).disagreement == ""
+    assert record(waited, kind=Kind.GRID).disagreement
+
+
+def test_a_few_milliseconds_are_no_disagreement() -> None:
+    assert record(run(ttft_s=0.030, engine_prefill_s=0.015)).disagreement == ""

@@ -1,0 +1,26 @@
+"""The state of this machine while something was measured: who else used it, and whether it ran at full speed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What could be read, ``None`` where it could not. Over the time of the measurement unless said otherwise.
+
+    ``load_average`` is the system's one-minute mean at its end, ``others_cores`` the CPU cores that processes beside
+    the engine and the client used in the mean, ``swap_grown_bytes`` what went to the swap meanwhile. ``cpu_mhz`` is the
+    mean over the cores at its end, ``throttled`` whether the CPU or a GPU slowed down for heat or power. ``busy`` is
+    the reason why the numbers may be worse than they are on an idle machine; "" when there is none.
+    """
+
+    cores: float
+    load_average: float | None = None
+    others_cores: float | None = None
+    swap_used_bytes: int | None = None
+    swap_grown_bytes: int | None = None
+    cpu_mhz: float | None = None
+    cpu_mhz_most: float | None = None
+    throttled: bool | None = None
+    busy: str = ""
