@@ -25,11 +25,13 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         )
         """,
     ),
+    ("CREATE TABLE imported (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, data TEXT NOT NULL)",),
 )
 """The statements that lead from version ``i`` to ``i + 1``. Only ever appended to: databases in the field are older.
 
-``records.data`` and ``learned.data`` are JSON objects; ``learned.turn`` grows with each write, so that the least
-recently written is known.
+``records.data``, ``imported.data`` and ``learned.data`` are JSON objects; ``learned.turn`` grows with each write, so
+that the least recently written is known. Records of other machines are apart, so that they can neither count for
+routing nor push out what was measured here.
 """
 
 VERSION = len(MIGRATIONS)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import sqlite3
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from policies.types import BatchSample, PairSample, SpeedSample
 
 RECORDS_PER_FINGERPRINT = 500
 RECORDS_IN_ALL = 20_000
+IMPORTED_RECORDS = 5_000
 LEARNED_NAMES = 500
 """Bounds. Past them the oldest records go, and the learned state that was written longest ago."""
 
@@ -37,12 +40,14 @@ class Store:
         *,
         records_per_fingerprint: int = RECORDS_PER_FINGERPRINT,
         records_in_all: int = RECORDS_IN_ALL,
+        imported_records: int = IMPORTED_RECORDS,
         learned_names: int = LEARNED_NAMES,
     ) -> None:
         """Open the file at ``path`` (see ``measure.place.default_path``), made when missing; memory when ``None``."""
         self._database = Database(path)
         self._per_fingerprint = records_per_fingerprint
         self._in_all = records_in_all
+        self._imported_records = imported_records
         self._learned_names = learned_names
 
     @property
@@ -51,7 +56,12 @@ class Store:
         return self._database.persistent
 
     def add(self, *records: Record) -> None:
-        """Keep records, all or none; the oldest beyond the bounds go."""
+        """Keep records made on this machine, all or none; the oldest beyond the bounds go.
+
+        Raises ``ValueError`` for a foreign one: those go to ``add_imported``.
+        """
+        if any(record.foreign for record in records):
+            raise ValueError("a foreign record is none of this machine's")
         rows = [(record.fingerprint, record.kind.value, _encode(record.to_dict())) for record in records]
 
         def work(connection: sqlite3.Connection) -> None:
@@ -68,7 +78,7 @@ class Store:
         self._database.write(work)
 
     def records(self, fingerprint: str | None = None, *, kind: Kind | None = None, limit: int = 1000) -> list[Record]:
-        """Return at most ``limit`` records, the newest first."""
+        """Return at most ``limit`` records of this machine, the newest first."""
         wanted = {"fingerprint": fingerprint, "kind": kind and kind.value}
         conditions = {f"{name} = ?": value for name, value in wanted.items() if value is not None}
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
@@ -79,13 +89,35 @@ class Store:
         )
         return [record for row in rows if (record := _decode(row[0])) is not None]
 
+    def add_imported(self, *records: Record) -> int:
+        """Keep records as foreign ones, all or none, and return how many were new; the oldest beyond the bound go."""
+        data = [_encode(replace(record, foreign=True).to_dict()) for record in records]
+        rows = [(hashlib.sha256(each.encode()).hexdigest(), each) for each in data]
+        before = self._imported_newest()
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany("INSERT OR IGNORE INTO imported (digest, data) VALUES (?, ?)", rows)
+            connection.execute(
+                "DELETE FROM imported WHERE id <= (SELECT max(id) FROM imported) - ?", (self._imported_records,)
+            )
+
+        self._database.write(work)
+        return self._imported_newest() - before
+
+    def imported(self) -> list[Record]:
+        """Return the foreign records, the last imported first."""
+        rows = self._database.run(
+            lambda connection: connection.execute("SELECT data FROM imported ORDER BY id DESC").fetchall()
+        )
+        return [record for row in rows if (record := _decode(row[0])) is not None]
+
     def latest(self, fingerprint: str) -> list[Record]:
         """Return the record that counts for each cell, shortest prompt first: the newest that succeeded without live
-        traffic beside it, else the newest that succeeded, else the newest. Imported ones never do."""
+        traffic beside it, else the newest that succeeded, else the newest."""
         cells: dict[Cell, Record] = {}
         for record in self.records(fingerprint, limit=self._per_fingerprint):
             kept = cells.get(record.cell)
-            if not record.foreign and (kept is None or _worth(record) > _worth(kept)):
+            if kept is None or _worth(record) > _worth(kept):
                 cells[record.cell] = record
         return sorted(cells.values(), key=lambda record: (record.kind, record.prompt_tokens or 0))
 
@@ -137,6 +169,10 @@ class Store:
     def close(self) -> None:
         """Idempotent."""
         self._database.close()
+
+    def _imported_newest(self) -> int:
+        newest = "SELECT coalesce(max(id), 0) FROM imported"
+        return int(self._database.run(lambda connection: connection.execute(newest).fetchone()[0]))
 
     def _save(self, topic: str, states: Mapping[str, Mapping[str, Any]]) -> None:
         rows: Sequence[tuple[str, str, str]] = [(topic, name, _encode(state)) for name, state in states.items()]

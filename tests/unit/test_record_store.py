@@ -73,11 +73,37 @@ def test_a_benchmark_replaces_the_quick_measurement_where_it_covers_it(store: St
     assert [(b.concurrency, b.prompt_tokens) for b in store.batches(SMOL)] == [(1, 64), (1, 256), (4, 64)]
 
 
-def test_an_imported_record_never_counts(store: Store) -> None:
-    store.add(record(run(100, 1.0)))
-    store.add(replace(record(run(100, 0.1)), foreign=True))
+def test_an_imported_record_is_kept_apart_and_never_counts(store: Store) -> None:
+    mine, foreign = record(run(100, 1.0)), record(run(100, 0.1))
+    store.add(mine)
+    assert store.add_imported(foreign, pair_record(run(), run(ttft_s=4.0))) == 2
+    assert store.records(SMOL) == [mine]
+    assert store.latest(SMOL) == [mine]
     assert [sample.prefill_s for sample in store.samples(SMOL)] == [1.0]
-    assert len(store.records(SMOL)) == 2
+    assert store.pairs(SMOL) == []
+    assert [each.foreign for each in store.imported()] == [True, True]
+
+
+def test_the_same_record_is_imported_once(store: Store) -> None:
+    foreign = record(run())
+    assert store.add_imported(foreign, foreign) == 1
+    assert store.add_imported(foreign, record(run(7))) == 1
+    assert [each.prompt_tokens for each in store.imported()] == [7, 100]
+
+
+def test_imported_records_push_out_each_other_only(tmp_path: Path) -> None:
+    store = Store(tmp_path / "records.sqlite3", records_per_fingerprint=3, records_in_all=3, imported_records=3)
+    store.add(mine := record(run()))
+    store.add_imported(*(record(run(number + 1)) for number in range(9)))
+    assert [each.prompt_tokens for each in store.imported()] == [9, 8, 7]
+    assert store.records() == [mine]
+    store.close()
+
+
+def test_a_foreign_record_cannot_be_passed_off_as_measured_here(store: Store) -> None:
+    with pytest.raises(ValueError):
+        store.add(replace(record(run()), foreign=True))
+    assert store.records() == []
 
 
 def test_records_can_be_listed_newest_first_and_by_kind(store: Store) -> None:
