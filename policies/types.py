@@ -1,6 +1,6 @@
 """The values that all parts share: what a deployment is, what a request needs, what was decided.
 
-Everything here is frozen. Times are seconds (``_s``) on a monotonic clock that the caller reads; lengths are tokens.
+Everything here is frozen (``value``: what is made for each request). Times are seconds (``_s``) on a monotonic clock that the caller reads; lengths are tokens.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from policies.value import value
 
 
 class Precision(StrEnum):
@@ -154,9 +156,11 @@ class Deployment:
     engine_version: str = ""
     quality: Quality = Quality.UNTESTED
     hosted: bool = False
+    stable: bool = False
+    """It has passed its soak: dozens of requests in a row, some cancelled, some invalid. Preferred on ties."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RequestFacts:
     """What the policy has to know of a request: never its text.
 
@@ -180,9 +184,11 @@ class RequestFacts:
     objective: Objective = Objective.LATENCY
     pinned: str = ""
     """A deployment id that the caller insists on (``x-paceline-deployment``)."""
+    deadline_s: float | None = None
+    """Seconds from now until the whole answer is wanted. Who is predicted to meet it comes before who is not."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LoadView:
     """What is known of a deployment's load at one moment, in sums, so that it costs the same at any number of requests.
 
@@ -213,7 +219,7 @@ class LoadView:
     """Why it is down or loading, for a person."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Estimate:
     """A prediction in seconds. ``total_s`` = queue + load + prefill + decode; ``ttft_s`` lacks decode.
 
@@ -227,6 +233,8 @@ class Estimate:
     decode_s: float
     spread: float
     cost_to_others_s: float = 0.0
+    company: float = 0.0
+    """Other requests that are there, or usually come while one runs: what the spread is chosen by."""
 
     @property
     def ttft_s(self) -> float:
@@ -237,7 +245,7 @@ class Estimate:
         return self.ttft_s + self.decode_s
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Candidate:
     """A deployment that may serve the request, and why it stands where it stands."""
 
@@ -247,7 +255,7 @@ class Candidate:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Rejection:
     """A deployment that may not serve the request. ``reason`` completes "DEPLOYMENT: …" for a person."""
 
@@ -256,7 +264,7 @@ class Rejection:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """Candidates in the order in which they will be tried, and what became of all others.
 
@@ -280,7 +288,7 @@ class Decision:
         return f"{chosen.deployment.id} ({chosen.deployment.precision}): {chosen.reason}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Observation:
     """What one finished request showed, as far as it may teach the predictions.
 
@@ -309,6 +317,9 @@ class Observation:
     ``other_prefilling`` ("other": other deployments on the same hardware). The same keys with ``prefill_`` or
     ``decode_`` before them are the means over that phase alone, where the phases are known (``Lease.close``)."""
     new_prompt: bool = False
+    predicted: Estimate | None = None
+    """What was predicted when the deployment was chosen, for an answer of ``expected_output`` tokens."""
+    expected_output: int = 0
 
 
 @dataclass(frozen=True, slots=True)
