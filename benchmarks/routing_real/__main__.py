@@ -1,0 +1,172 @@
+"""``python -m benchmarks.routing_real``: real engines behind a gateway; are its choices and predictions good?"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from benchmarks.routing_real.client import Client
+from benchmarks.routing_real.figures import Errors, groups, regret, report, right, total_errors, ttft_errors
+from benchmarks.routing_real.phases import Phase, at_once, beside_others, choices, one_by_one
+from benchmarks.routing_real.shapes import shapes
+from scripts.lib.gateway_process import Gateway, GatewayFailed
+from scripts.lib.local_engines import MODEL, Engine, NotMade, is_made, llamacpp_engines, vllm_engine
+
+EVERY_PRECISION = f"{MODEL}@int4+"
+"""None of these deployments has a verdict on its quality, so that the bare name would admit 16 bits alone."""
+
+console = Console(stderr=True)
+
+
+def main() -> int:
+    """Run with the command line's arguments. Returns the exit status: 1 when something failed."""
+    args = _arguments()
+    with tempfile.TemporaryDirectory(prefix="paceline-routing-") as folder:
+        try:
+            phases = _run(args, Path(folder))
+        except (NotMade, GatewayFailed) as error:
+            console.print(f"error: {error}", style="red", markup=False)
+            return 1
+        except KeyboardInterrupt:
+            return 130
+    if args.json:
+        print(json.dumps(report(phases), indent=2))
+    else:
+        _print(phases)
+    failed = [line for phase in phases for line in phase.errors]
+    for line in failed:
+        console.print(line, style="red", markup=False)
+    return 1 if failed else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.routing_real", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="a few requests, llama.cpp alone: about two minutes")
+    parser.add_argument("--requests", type=int, default=120, help="half of them alone, half at once (default 120)")
+    parser.add_argument("--every", type=int, default=3, help="one in so many is asked of every candidate (default 3)")
+    parser.add_argument("--scenes", type=int, default=8, help="choices that are compared beside others (default 8)")
+    parser.add_argument("--no-vllm", action="store_true", help="leave vLLM out, where it has been made")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON instead of the tables")
+    args = parser.parse_args()
+    if args.quick:
+        args.requests, args.every, args.scenes, args.no_vllm = 20, 5, 1, True
+    return args
+
+
+def _run(args: argparse.Namespace, folder: Path) -> list[Phase]:
+    config = folder / "paceline.yaml"
+    engines = _engines(with_vllm=not args.no_vllm)
+    config.write_text(
+        yaml.safe_dump({"server": {"port": 0}, "data_dir": str(folder / "data"), "engines": engines}, sort_keys=False)
+    )
+    console.print(f"Starting {len(engines)} engines and the gateway.")
+    with Gateway(config, folder / "gateway.log") as gateway:
+        gateway.wait_until_measured(console, {engine["name"] for engine in engines})
+        candidates = [entry["id"] for entry in gateway.deployments()]
+        phases = asyncio.run(_measure(args, gateway.url, candidates))
+        left = gateway.stop()
+    if left:
+        raise GatewayFailed(f"these processes are left: {left}")
+    return phases
+
+
+def _engines(*, with_vllm: bool) -> list[Engine]:
+    engines = llamacpp_engines()
+    if with_vllm and is_made("vllm"):
+        engines.append(vllm_engine())
+    elif with_vllm:
+        console.print("Without vLLM: `scripts/engines/vllm` makes it.")
+    return engines
+
+
+async def _measure(args: argparse.Namespace, url: str, candidates: Sequence[str]) -> list[Phase]:
+    alone = args.requests // 2
+    asked = shapes(alone, follow_ups=True)
+    again = sum(not (shape.follow_up or shape.number % args.every) for shape in asked)
+    total = args.requests + (again * (len(candidates) - 1)) + args.scenes * len(candidates)
+    client = Client(url, EVERY_PRECISION)
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            task = progress.add_task("sending", total=total)
+
+            def tell(what: str) -> None:
+                progress.update(task, description=what, advance=1)
+
+            return [
+                await one_by_one(client, asked, candidates, args.every, tell),
+                await at_once(client, shapes(args.requests - alone, alone), tell),
+                await beside_others(client, args.scenes, args.requests, candidates, tell),
+            ]
+    finally:
+        await client.aclose()
+
+
+def _print(phases: Sequence[Phase]) -> None:
+    table = Table(title="Choices and predictions on real engines", title_justify="left")
+    table.add_column("phase")
+    columns = (
+        "requests",
+        "compared",
+        "fastest or\nwithin 10 %",
+        "regret",
+        "total: median\nerror",
+        "within\n15 %",
+        "bias",
+    )
+    for column in (*columns, "TTFT: median\nerror", "within\n15 %", "bias"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for phase in phases:
+        chosen = (str(len(phase.cases)), _percent(right(phase)), _percent(regret(phase)))
+        table.add_row(phase.name, str(len(phase.sent)), *chosen, *_cells(phase))
+    wide = Console(width=max(Console().width, 150))
+    wide.print(table)
+    for phase in phases:
+        _print_groups(phase, wide)
+    wide.print("Chosen: " + ", ".join(f"{name} {count}×" for name, count in choices(phases).most_common()))
+
+
+def _print_groups(phase: Phase, wide: Console) -> None:
+    table = Table(title=f"{phase.name}, by group", title_justify="left")
+    table.add_column("group")
+    for column in (
+        "requests",
+        "total: median\nerror",
+        "within\n15 %",
+        "bias",
+        "TTFT: median\nerror",
+        "within\n15 %",
+        "bias",
+    ):
+        table.add_column(column, justify="right", no_wrap=True)
+    for name, members in groups(phase.sent):
+        table.add_row(name, str(len(members)), *_cells(Phase(name, members)))
+    wide.print(table)
+
+
+def _cells(phase: Phase) -> tuple[str, ...]:
+    return (*_three(total_errors(phase.sent)), *_three(ttft_errors(phase.sent)))
+
+
+def _three(found: Errors | None) -> tuple[str, str, str]:
+    if found is None:
+        return ("", "", "")
+    return _percent(found.median), _percent(found.close), f"{found.bias:+.0%}"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

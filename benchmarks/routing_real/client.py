@@ -1,0 +1,117 @@
+"""Sends one request to the gateway and keeps what came back, beside what had been predicted."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from benchmarks.routing_real.shapes import Shape
+
+LIMIT_S = 120.0
+Messages = list[dict[str, str]]
+
+_TTFT = re.compile(r"ttft;dur=([\d.]+)")
+
+
+@dataclass(slots=True)
+class Sent:
+    """One answer. Times in seconds, as the client saw them; predictions are those of the response's headers."""
+
+    shape: Shape
+    deployment: str = ""
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    ttft_s: float = 0.0
+    total_s: float = 0.0
+    predicted_ttft_s: float = 0.0
+    predicted_total_s: float = 0.0
+    reason: str = ""
+    text: str = ""
+    error: str = ""
+
+
+class Client:
+    """Asks one gateway. ``model`` has a selector that admits every precision."""
+
+    def __init__(self, url: str, model: str) -> None:
+        self._model = model
+        self._http = httpx.AsyncClient(base_url=url, timeout=LIMIT_S)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+    async def send(
+        self, shape: Shape, messages: Messages, *, pinned: str = "", on_token: Callable[[], object] = lambda: None
+    ) -> Sent:
+        """Send a request and read its answer to the end; what goes wrong stands in ``error``.
+
+        ``on_token`` is called at each piece of a streamed answer.
+        """
+        sent = Sent(shape)
+        body = {
+            "model": self._model,
+            "messages": messages,
+            "max_tokens": shape.output_tokens,
+            "ignore_eos": True,  # the wanted length, on every engine: predictions are of time, not of a model's mood
+            "temperature": 0,
+            "stream": shape.stream,
+        }
+        if shape.stream:
+            body["stream_options"] = {"include_usage": True}
+        headers = {"x-paceline-deployment": pinned} if pinned else {}
+        begun = time.perf_counter()
+        try:
+            async with self._http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
+                if response.status_code != httpx.codes.OK:
+                    sent.error = (await response.aread()).decode(errors="replace")[:300]
+                    return sent
+                _read_headers(sent, response.headers)
+                if shape.stream:
+                    await _read_events(sent, response, begun, on_token)
+                else:
+                    _read_answer(sent, json.loads(await response.aread()))
+        except (httpx.HTTPError, ValueError) as error:
+            sent.error = f"{type(error).__name__}: {error}"
+        sent.total_s = time.perf_counter() - begun
+        return sent
+
+
+def _read_headers(sent: Sent, headers: httpx.Headers) -> None:
+    sent.deployment = headers["x-paceline-deployment"]
+    sent.reason = headers["x-paceline-reason"]
+    sent.predicted_ttft_s = float(headers.get("x-paceline-predicted-ttft-ms", 0)) / 1000
+    sent.predicted_total_s = float(headers.get("x-paceline-predicted-total-ms", 0)) / 1000
+    if not sent.shape.stream and (found := _TTFT.search(headers["server-timing"])):
+        sent.ttft_s = float(found[1]) / 1000
+
+
+async def _read_events(sent: Sent, response: httpx.Response, begun: float, on_token: Callable[[], object]) -> None:
+    async for line in response.aiter_lines():
+        if not line.startswith("data: {"):
+            continue
+        event = json.loads(line[6:])
+        if event.get("error"):
+            raise ValueError(event["error"]["message"])
+        if event.get("choices") and (text := event["choices"][0]["delta"].get("content")):
+            sent.ttft_s = sent.ttft_s or time.perf_counter() - begun
+            sent.text += text
+            on_token()
+        _read_usage(sent, event.get("usage"))
+
+
+def _read_answer(sent: Sent, answer: dict[str, Any]) -> None:
+    sent.text = answer["choices"][0]["message"]["content"] or ""
+    _read_usage(sent, answer.get("usage"))
+
+
+def _read_usage(sent: Sent, usage: dict[str, Any] | None) -> None:
+    if usage:
+        sent.prompt_tokens = usage["prompt_tokens"]
+        sent.cached_tokens = (usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0

@@ -1,0 +1,165 @@
+"""The three phases: one request after the other, four at once, and one that arrives while others run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from benchmarks.routing_real.client import Client, Messages, Sent
+from benchmarks.routing_real.shapes import Shape, shapes
+
+AT_ONCE = 4
+IN_THE_BACKGROUND = 2
+COST_TO_OTHERS = 0.5
+"""What the delay of the others counts: the default of ``routing.cost_to_others``."""
+
+Tell = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class Case:
+    """One choice beside what it would have been elsewhere: the cost in seconds by deployment, the chosen one's too.
+
+    The cost is the request's total; while others run, with half of the delay that each candidate gave to them.
+    """
+
+    sent: Sent
+    costs: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def regret(self) -> float:
+        """How much more the chosen one cost than the cheapest, as a part of the latter."""
+        best = min(self.costs.values())
+        return self.costs[self.sent.deployment] / best - 1.0
+
+
+@dataclass(slots=True)
+class Phase:
+    """What one phase showed."""
+
+    name: str
+    sent: list[Sent] = field(default_factory=list)
+    cases: list[Case] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, sent: Sent) -> bool:
+        """Keep an answer. Returns whether it is one."""
+        if sent.error:
+            self.errors.append(f"request {sent.shape.number}: {sent.error}")
+            return False
+        self.sent.append(sent)
+        return True
+
+
+async def one_by_one(
+    client: Client, asked: Sequence[Shape], candidates: Sequence[str], every: int, tell: Tell
+) -> Phase:
+    """Send one request after the other; one in ``every`` is asked again of each candidate, in an order by chance."""
+    phase = Phase("one by one")
+    random = Random(len(asked))
+    before: Sent | None = None
+    history: Messages = []
+    for shape in asked:
+        tell("one by one")
+        messages = _messages(shape, history if before else [])
+        sent = await client.send(shape, messages)
+        if not phase.add(sent):
+            before, history = None, []
+            continue
+        before, history = sent, [*messages, {"role": "assistant", "content": sent.text}]
+        if shape.follow_up or shape.number % every:
+            continue
+        case = Case(sent, {sent.deployment: sent.total_s})
+        for variant, name in enumerate(random.sample(candidates, len(candidates)), start=1):
+            if name == sent.deployment:
+                continue
+            tell(f"the same on {name}")
+            again = await client.send(shape, _messages(shape, [], variant), pinned=name)
+            if again.error:
+                phase.errors.append(f"request {shape.number} on {name}: {again.error}")
+            else:
+                case.costs[name] = again.total_s
+        phase.cases.append(case)
+    return phase
+
+
+async def at_once(client: Client, asked: Sequence[Shape], tell: Tell) -> Phase:
+    """Send all, ``AT_ONCE`` at any time."""
+    phase = Phase(f"{AT_ONCE} at once")
+    waiting = iter(asked)
+
+    async def work() -> None:
+        for shape in waiting:
+            tell(f"{AT_ONCE} at once")
+            phase.add(await client.send(shape, _messages(shape, [])))
+
+    await asyncio.gather(*(work() for _ in range(AT_ONCE)))
+    return phase
+
+
+async def beside_others(client: Client, scenes: int, first: int, candidates: Sequence[str], tell: Tell) -> Phase:
+    """Send one request while others run, then again on each candidate beside the same others, each where it was."""
+    phase = Phase("beside others")
+    for scene in range(scenes):
+        number = first + scene * (1 + IN_THE_BACKGROUND)
+        asked = shapes(1 + IN_THE_BACKGROUND, number)
+        running = [Shape(s.number, s.prompt_tokens, 96, stream=True) for s in asked[1:]]
+        probe = Shape(number, asked[0].prompt_tokens, asked[0].output_tokens, stream=scene % 2 == 0)
+        tell("beside others")
+        sent, beside = await _scene(client, probe, running, 0, pinned="", places=[""] * len(running))
+        if not all(phase.add(each) for each in (sent, *beside)):
+            continue
+        phase.sent = [each for each in phase.sent if each not in beside]
+        seen = {sent.deployment: (sent, beside)}
+        places = [each.deployment for each in beside]
+        for variant, name in enumerate(candidates, start=1):
+            if name in seen:
+                continue
+            tell(f"the same on {name}")
+            again, besides = await _scene(client, probe, running, variant, pinned=name, places=places)
+            if failed := [each.error for each in (again, *besides) if each.error]:
+                phase.errors.append(f"request {number} on {name}: {failed[0]}")
+            else:
+                seen[name] = (again, besides)
+        phase.cases.append(Case(sent, _costs(seen)))
+    return phase
+
+
+async def _scene(
+    client: Client, probe: Shape, running: Sequence[Shape], variant: int, *, pinned: str, places: Sequence[str]
+) -> tuple[Sent, list[Sent]]:
+    """Start what runs in the background, one after the other, then the request in question."""
+    tasks = []
+    try:
+        for shape, place in zip(running, places, strict=True):
+            begun = asyncio.Event()
+            send = client.send(shape, _messages(shape, [], variant), pinned=place, on_token=begun.set)
+            tasks.append(asyncio.create_task(send))
+            begins = asyncio.create_task(begun.wait())
+            await asyncio.wait((tasks[-1], begins), return_when=asyncio.FIRST_COMPLETED)
+            begins.cancel()
+        sent = await client.send(probe, _messages(probe, [], variant), pinned=pinned)
+        return sent, list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _costs(seen: dict[str, tuple[Sent, list[Sent]]]) -> dict[str, float]:
+    """The request's own total and half of what each candidate delayed the others, against the one that did so least."""
+    others = {name: sum(each.total_s for each in beside) for name, (_, beside) in seen.items()}
+    least = min(others.values())
+    return {name: sent.total_s + COST_TO_OTHERS * (others[name] - least) for name, (sent, _) in seen.items()}
+
+
+def _messages(shape: Shape, history: Messages, variant: int = 0) -> Messages:
+    return [*(history if shape.follow_up else []), {"role": "user", "content": shape.text(variant)}]
+
+
+def choices(phases: Sequence[Phase]) -> Counter[str]:
+    """How often each deployment was chosen."""
+    return Counter(sent.deployment for phase in phases for sent in phase.sent)
