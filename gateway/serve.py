@@ -14,6 +14,7 @@ import uvicorn
 
 from gateway.app import create_app
 from gateway.house import House
+from gateway.wire import Protocol
 
 AFTER_END_S = 5.0
 """How long requests that were told to end may take for it."""
@@ -58,14 +59,14 @@ def _settle_memory() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-def run(house: House, on_listening: Callable[[str, int], Awaitable[None]]) -> bool:
-    """Serve until SIGTERM or SIGINT. Returns whether it ever listened (a port that is taken has been logged)."""
+def server_config(house: House) -> uvicorn.Config:
+    """Return how uvicorn serves a house."""
     server_settings = house.settings.server
-    config = uvicorn.Config(
+    return uvicorn.Config(
         create_app(house),
         host=server_settings.host,
         port=server_settings.port,
-        http="httptools",
+        http=Protocol,
         loop="uvloop",
         lifespan="on",
         access_log=False,
@@ -78,11 +79,15 @@ def run(house: House, on_listening: Callable[[str, int], Awaitable[None]]) -> bo
         backlog=4096,
     )
 
+
+def run(house: House, on_listening: Callable[[str, int], Awaitable[None]]) -> bool:
+    """Serve until SIGTERM or SIGINT. Returns whether it ever listened (a port that is taken has been logged)."""
+
     async def listening(host: str, port: int) -> None:
         await on_listening(host, port)
         _settle_memory()
 
-    server = Server(config, house, listening)
+    server = Server(server_config(house), house, listening)
     # uvicorn leaves the process when it cannot listen; how that is told is the caller's matter.
     with contextlib.suppress(SystemExit):
         server.run()

@@ -11,12 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import uvicorn
 from engines.scripted import ScriptedEngine
 
-from gateway.app import create_app
 from gateway.house import House
-from gateway.serve import Server
+from gateway.serve import Server, server_config
 from gateway.settings import Settings
 
 LIMIT_S = 20.0
@@ -31,10 +29,7 @@ class Gateway:
         routing = {"measure_at_start": False, **settings.pop("routing", {})}
         self.house = House(Settings(data_dir=folder, server=server, routing=routing, **settings))
         self._listening: Future[str] = Future()
-        config = uvicorn.Config(
-            create_app(self.house), host="127.0.0.1", port=0, http="httptools", lifespan="on", log_config=None
-        )
-        self._server = Server(config, self.house, self._on_listening)
+        self._server = Server(server_config(self.house), self.house, self._on_listening)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._server.run, name="gateway", daemon=True)
         self._thread.start()
