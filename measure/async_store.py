@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from measure.database import StoreError
 from measure.records import Kind, Record
 from measure.store import Store
+from measure.verdicts import Judged
 from policies.types import BatchSample, PairSample, SpeedSample
 
 T = TypeVar("T")
@@ -76,6 +77,12 @@ class AsyncStore:
 
     async def load_token_ratios(self) -> dict[str, dict[str, Any]]:
         return await self._run(self._store.load_token_ratios)
+
+    async def save_verdict(self, about: Judged, fingerprint: str, details: Mapping[str, Any]) -> None:
+        await self._run(lambda: self._store.save_verdict(about, fingerprint, details))
+
+    async def load_verdicts(self, about: Judged) -> dict[str, dict[str, Any]]:
+        return await self._run(lambda: self._store.load_verdicts(about))
 
     async def aclose(self) -> None:
         """Finish the calls that were made, close the file and end the thread. Idempotent."""

@@ -14,6 +14,7 @@ import msgspec
 
 from measure.database import Database
 from measure.records import Cell, Kind, Record, RecordError
+from measure.verdicts import Judged
 from policies.types import BatchSample, PairSample, SpeedSample
 
 RECORDS_PER_FINGERPRINT = 500
@@ -165,6 +166,14 @@ class Store:
     def load_token_ratios(self) -> dict[str, dict[str, Any]]:
         """Return what was last saved, for each model."""
         return self._load(_TOKENS)
+
+    def save_verdict(self, about: Judged, fingerprint: str, details: Mapping[str, Any]) -> None:
+        """Keep what was found about a fingerprint, in place of what was found earlier: see ``Judged``."""
+        self._save(about.value, {fingerprint: details})
+
+    def load_verdicts(self, about: Judged) -> dict[str, dict[str, Any]]:
+        """Return the last verdicts of one kind with their details, by fingerprint."""
+        return self._load(about.value)
 
     def close(self) -> None:
         """Idempotent."""
