@@ -23,6 +23,8 @@ MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 _END_LIMIT_S: Final = 0.5
 """How long a finished stream's last bytes are waited for, so that its connection can be used again."""
 
+_MODEL: Final = b'"model"'
+
 _decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -155,29 +157,38 @@ class WholeAnswer(EngineAnswer):
             raise Broken(error.message) from error
         self._ended = True
         try:
-            fields = _decode_raw(body)
-            known = {name: _value(fields.get(name)) for name in ("error", "usage", "timings")}
-            reasons = [choice.finish_reason for choice in _choices(fields.get("choices"))]
+            said = _decode_whole(body)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Broken("it answered with something that is not a JSON object of OpenAI's protocol") from error
-        if known["error"]:
-            raise error_from_event(known["error"], secret=self._secret)
-        read_usage(known["usage"], self.outcome)
-        read_timings(known["timings"], self.outcome)
-        self.outcome.finish_reason = next((reason for reason in reasons if reason), None)
+        if said.error:
+            raise error_from_event(said.error, secret=self._secret)
+        read_usage(said.usage, self.outcome)
+        read_timings(said.timings, self.outcome)
+        self.outcome.finish_reason = next((c.finish_reason for c in said.choices or () if c.finish_reason), None)
         self.outcome.whole = True
-        if "model" not in fields:
-            return body
-        return msgspec.json.encode({**fields, "model": self._model})
+        return _rename(body, bytes(said.model), self._model) if said.model else body
 
 
 class _Choice(msgspec.Struct):
     finish_reason: str | None = None
 
 
-def _choices(raw: msgspec.Raw | None) -> list[_Choice]:
-    return msgspec.json.decode(raw, type=list[_Choice]) if raw else []
+class _Whole(msgspec.Struct):
+    """What is looked at of one body."""
+
+    model: msgspec.Raw = msgspec.Raw()
+    error: Any = None
+    usage: Any = None
+    timings: Any = None
+    choices: list[_Choice] | None = None
 
 
-def _value(raw: msgspec.Raw | None) -> Any:
-    return msgspec.json.decode(raw) if raw else None
+_decode_whole: Final = msgspec.json.Decoder(_Whole).decode
+
+
+def _rename(body: bytes, found: bytes, model: str) -> bytes:
+    """Put ``model`` in the place of the JSON value ``found`` that the body has for its model."""
+    if body.count(_MODEL) == 1:
+        start = body.index(found, body.index(_MODEL) + len(_MODEL))
+        return body[:start] + msgspec.json.encode(model) + body[start + len(found) :]
+    return msgspec.json.encode({**_decode_raw(body), "model": model})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -57,7 +58,7 @@ class Body:
         if value is None:
             return None
         try:
-            return msgspec.json.decode(value, type=type_ | None if type_ is not Any else Any)
+            return _decoder_of(type_).decode(value)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BodyError(f"'{name}': {error}", param=name) from None
 
@@ -67,3 +68,9 @@ class Body:
         if set_:
             fields.update(set_)
         return msgspec.json.encode(fields)
+
+
+@cache  # as many as there are fields that somebody looks at: the types stand in the code
+def _decoder_of(type_: Any) -> msgspec.json.Decoder[Any]:
+    """Making a decoder takes longer than decoding a field with it."""
+    return msgspec.json.Decoder(type_ if type_ is Any else type_ | None)

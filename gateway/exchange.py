@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from gateway.client import Header
 from gateway.incoming import Incoming
@@ -49,9 +50,7 @@ class Exchange:
         deployment = self.deployment
         if deployment is not None:
             lines += [
-                (b"x-paceline-deployment", header_text(deployment.id)),
-                (b"x-paceline-engine", header_text(deployment.engine)),
-                (b"x-paceline-precision", deployment.precision.encode()),
+                *_who(deployment.id, deployment.engine, deployment.precision),
                 (b"x-paceline-reason", header_text(self.reason)),
                 (b"x-paceline-attempts", b"%d" % self.attempts),
             ]
@@ -72,6 +71,15 @@ class Exchange:
         if self.first_token_at is not None:
             line += b", ttft;dur=%.1f" % ((self.first_token_at - self.routed_at) * 1000)
         return line + b", upstream;dur=%.1f" % ((now - self.routed_at) * 1000)
+
+
+@lru_cache(1024)
+def _who(id_: str, engine: str, precision: str) -> tuple[Header, ...]:
+    return (
+        (b"x-paceline-deployment", header_text(id_)),
+        (b"x-paceline-engine", header_text(engine)),
+        (b"x-paceline-precision", precision.encode()),
+    )
 
 
 def header_text(text: str, limit: int = 200) -> bytes:

@@ -96,6 +96,21 @@ async def test_a_whole_body_keeps_every_byte_but_the_models_name(engine: Subject
     assert got == body.replace(b'"model":"m"', f'"model":"{ASKED_NAME}"'.encode())
 
 
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"model": "m", "echo": "m"}', b'{"model": "NAME", "echo": "m"}'),
+        (b'{"m":"m","model":"m"}', b'{"m":"m","model":"NAME"}'),
+        (b'{"echo":{"model":"m"},"model":"m"}', b'{"echo":{"model":"m"},"model":"NAME"}'),
+        (b'{"say":"model","model":"m"}', b'{"say":"model","model":"NAME"}'),
+        (b'{"model":null}', b'{"model":"NAME"}'),
+    ],
+)
+async def test_the_models_name_is_replaced_in_its_own_place_only(engine: Subject, body: bytes, expected: bytes) -> None:
+    got = await ask(engine, scripts.text(body), operation=Operation.EMBEDDINGS)
+    assert got == expected.replace(b"NAME", ASKED_NAME.encode())
+
+
 async def test_a_whole_body_without_a_name_gets_none(engine: Subject) -> None:
     assert await ask(engine, scripts.whole({"data": []}), operation=Operation.EMBEDDINGS) == b'{"data": []}'
 
