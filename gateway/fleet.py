@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from adapters.base import Call
@@ -16,6 +16,7 @@ from gateway.incoming import IMAGE_TOKENS, Incoming
 from gateway.learned import Learned
 from gateway.settings import ModelSettings, RoutingSettings
 from measure.traffic import Traffic
+from measure.verdicts import UNJUDGED, Verdict
 from policies.breaker import Breaker, Change, Pass
 from policies.ledger import Ledger
 from policies.retry import RetryBudget
@@ -59,6 +60,7 @@ class Fleet:
         self._traffic: dict[str, Traffic] = {}
         self._budget = RetryBudget()
         self._listeners: list[Callable[[], None]] = []
+        self._verdicts: Mapping[str, Verdict] = {}
         self.learned = Learned()
         self.deployments: tuple[Deployment, ...] = ()
         self.stopping = False
@@ -79,9 +81,19 @@ class Fleet:
         """Call ``listener`` after deployments or their health have changed."""
         self._listeners.append(listener)
 
+    def judge(self, verdicts: Mapping[str, Verdict]) -> None:
+        """Take up what is known of fingerprints beyond their speed; all that was known before is forgotten."""
+        if verdicts != self._verdicts:
+            self._verdicts = verdicts
+            self.changed()
+
     def changed(self) -> None:
         """Take up what the engines serve now."""
-        deployments = tuple(d for engine in self._engines.values() for d in engine.deployments)
+        deployments = tuple(
+            self._verdicts.get(d.fingerprint, UNJUDGED).of(d)
+            for engine in self._engines.values()
+            for d in engine.deployments
+        )
         if deployments != self.deployments:
             self.deployments = deployments
             self._by_deployment = {d.id: engine for engine in self._engines.values() for d in engine.deployments}

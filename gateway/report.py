@@ -45,6 +45,7 @@ def _deployment(fleet: Fleet, deployment: Deployment) -> dict[str, Any]:
         "slots": deployment.slots,
         "capabilities": sorted(deployment.capabilities),
         "quality": deployment.quality,
+        "stable": deployment.stable,
         "state": _state(fleet, deployment),
         "note": engine.note,
         "inflight": fleet.inflight_on(deployment),
