@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from adapters.body import Body
 from policies.types import Capability, Operation, Precision
+from policies.value import value
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class EngineLoad:
     resident: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Call:
     """One request on its way to one engine.
 

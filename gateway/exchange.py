@@ -9,9 +9,10 @@ from functools import lru_cache
 from gateway.client import Header
 from gateway.incoming import Incoming
 from policies.types import Decision, Deployment, Estimate, Objective, RequestFacts
+from policies.value import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Wishes:
     """What the client asked for beside the body: the ``x-paceline-*`` request headers and who it is."""
 

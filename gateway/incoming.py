@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from adapters.body import Body, BodyError
 from gateway.errors import ApiError
 from policies.types import Capability, Operation
+from policies.value import value
 
 IMAGE_TOKENS = 512
 """What an image is taken for when the prompt's length is estimated; engines count 256 to 1,500."""
@@ -40,7 +39,7 @@ _messages = msgspec.json.Decoder(list[_Message])
 _parts = msgspec.json.Decoder(list[_Part])
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Incoming:
     """What was read of a request. ``text_bytes`` is the length of its text, ``images`` the number of its images."""
 
