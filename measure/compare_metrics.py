@@ -1,0 +1,118 @@
+"""What is compared: the metrics of matched cells, and how far a machine drifts between two measurements."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from statistics import geometric_mean, variance
+
+from measure.compare_cells import Pair
+from measure.compare_interval import Change, Groups, changes, middle
+from measure.records import Cell, Record, Run
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A value of each run, or, for what only records have, of each record; and whether more of it is better."""
+
+    name: str
+    unit: str
+    of_run: Callable[[Run], float | None] | None = None
+    of_record: Callable[[Record], float | None] = lambda record: None
+    more_is_better: bool = False
+
+    def groups(self, records: Iterable[Record]) -> list[list[float]]:
+        """Return the values, those that are not independent together: the requests of one round.
+
+        Runs with live traffic beside them are left out where there are others.
+        """
+        found: list[list[float]] = []
+        for record in records:
+            if self.of_run is None:
+                found.append([value] if (value := self.of_record(record)) else [])
+                continue
+            rounds: dict[int, list[float]] = {}
+            counted = [run for run in record.runs if not run.disturbed] or record.runs
+            for place, run in enumerate(counted):
+                if value := self.of_run(run):
+                    rounds.setdefault(run.round if record.asked.concurrency > 1 else place, []).append(value)
+            found += rounds.values()
+        return [values for values in found if values]
+
+
+TTFT = Metric("TTFT", "s", lambda run: run.ttft_s)
+DECODE = Metric("decode", "tok/s", lambda run: 1 / tpot if (tpot := run.tpot_s) else None, more_is_better=True)
+TOTAL = Metric("total", "s", lambda run: run.total_s)
+MEMORY = Metric("memory", "bytes", of_record=lambda record: record.peak_memory_bytes)
+GPU_MEMORY = Metric("GPU memory", "bytes", of_record=lambda record: record.peak_gpu_memory_bytes)
+METRICS = (TTFT, DECODE, TOTAL, MEMORY, GPU_MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One metric: the medians on both sides, in the metric's unit, and what changed.
+
+    Over several cells, ``before`` and ``after`` are the geometric means of their medians.
+    """
+
+    metric: Metric
+    before: float
+    after: float
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """How far apart two measurements of the same thing lie: the standard deviation of the logarithm of a median,
+    pooled over ``repeats``, measurements beyond the first of a cell."""
+
+    deviation: float
+    repeats: int
+
+
+def drift_of(metric: Metric, history: Iterable[Record]) -> Drift | None:
+    """Return the drift between quiet measurements of a cell with nothing changed; ``None`` when none was repeated."""
+    cells: dict[tuple[str, Cell], list[float]] = {}
+    for record in history:
+        if not record.disturbed and (groups := metric.groups([record])):
+            cells.setdefault((record.fingerprint, record.cell), []).append(math.log(middle(groups)))
+    repeated = [logs for logs in cells.values() if len(logs) > 1]
+    repeats = sum(len(logs) - 1 for logs in repeated)
+    if not repeats:
+        return None
+    pooled = sum(variance(logs) * (len(logs) - 1) for logs in repeated) / repeats
+    return Drift(math.sqrt(pooled), repeats)
+
+
+def find(metric: Metric, pairs: Sequence[Pair], drift: Drift | None) -> tuple[list[Finding | None], Finding | None]:
+    """Return what was found in each pair of cells, and over all; ``None`` where a side has no values of the metric."""
+    values: list[tuple[Groups, Groups] | None] = [_values(metric, pair) for pair in pairs]
+    known = [sides for sides in values if sides is not None]
+    if not known:
+        return [None for _ in pairs], None
+    moved = 0.0
+    if drift is not None and metric.of_run is not None:
+        # A side that was measured several times drifts less in the mean.
+        times = [min(len(side) for side in sides) for sides in zip(*((p.before, p.after) for p in pairs), strict=True)]
+        moved = drift.deviation * math.sqrt(sum(1 / each for each in times))
+    each, together = changes(known, drift=moved)
+    if metric.of_run is None and len(known) > 1:
+        # One reading a record is no distribution, but all of a side together are: it is one process's memory.
+        pooled = tuple([group for side in sides for group in side] for sides in zip(*known, strict=True))
+        together = changes([(pooled[0], pooled[1])])[1]
+    found = iter([Finding(metric, middle(b), middle(a), c) for (b, a), c in zip(known, each, strict=True)])
+    overall = Finding(
+        metric,
+        geometric_mean([middle(before) for before, _ in known]),
+        geometric_mean([middle(after) for _, after in known]),
+        together,
+    )
+    return [None if sides is None else next(found) for sides in values], overall
+
+
+def _values(metric: Metric, pair: Pair) -> tuple[Groups, Groups] | None:
+    if metric is TOTAL and not pair.same_output:
+        return None
+    before, after = metric.groups(pair.before), metric.groups(pair.after)
+    return (before, after) if before and after else None

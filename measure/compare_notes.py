@@ -1,0 +1,43 @@
+"""What a reader should know before believing a comparison."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from measure.compare_metrics import Drift
+from measure.records import Record
+
+
+def drift_note(drifts: Mapping[str, Drift]) -> str:
+    """Return whether the intervals hold the machine's drift, and how large it is by metric."""
+    if not drifts:
+        return (
+            "the intervals hold the noise from run to run, not the machine's drift between two measurements: "
+            "no cell was measured twice yet"
+        )
+    told = ", ".join(f"{name} {drift.deviation:.1%}" for name, drift in drifts.items())
+    return f"the intervals hold the machine's drift between two measurements as well (standard deviation: {told})"
+
+
+def cautions(before: Sequence[Record], after: Sequence[Record], sides: tuple[str, str]) -> list[str]:
+    """Return in what the records of either side are not as they should be, counted."""
+    notes = []
+    for side, records in zip(sides, (before, after), strict=True):
+        reasons = Counter(
+            reason
+            for record in records
+            for reason in (
+                *(["made beside live traffic"] if record.disturbed else []),
+                *(["made on a busy machine"] if record.machine and record.machine.busy else []),
+                *(["imported"] if record.foreign else []),
+                *([f"output not normal: {', '.join(record.faults)}"] if record.faults else []),
+                *(["engine and client disagree about the time"] if record.disagreement else []),
+            )
+        )
+        notes += [f"{side}: {count} of {len(records)} records: {reason}" for reason, count in reasons.items()]
+    versions = [sorted({record.paceline for record in records}) for records in (before, after)]
+    if versions[0] != versions[1]:
+        told = " and ".join(f"{side} by {', '.join(v)}" for side, v in zip(sides, versions, strict=True))
+        notes.append(f"measured by different versions of Paceline: {told}")
+    return notes
