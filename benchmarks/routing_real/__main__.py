@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks.routing_real.client import Client
 from benchmarks.routing_real.figures import Errors, groups, regret, report, right, total_errors, ttft_errors
-from benchmarks.routing_real.phases import Phase, at_once, beside_others, choices, one_by_one
+from benchmarks.routing_real.phases import AT_ONCE, Phase, at_once, beside_others, choices, one_by_one
 from benchmarks.routing_real.shapes import shapes
 from scripts.lib.gateway_process import Gateway, GatewayFailed
 from scripts.lib.local_engines import MODEL, Engine, NotMade, is_made, llamacpp_engines, vllm_engine
@@ -32,13 +32,14 @@ def main() -> int:
     """Run with the command line's arguments. Returns the exit status: 1 when something failed."""
     args = _arguments()
     with tempfile.TemporaryDirectory(prefix="paceline-routing-") as folder:
+        phases: list[Phase] = []
         try:
-            phases = _run(args, Path(folder))
+            _run(args, Path(folder), phases)
         except (NotMade, GatewayFailed) as error:
             console.print(f"error: {error}", style="red", markup=False)
             return 1
         except KeyboardInterrupt:
-            return 130
+            console.print("Stopped: this is what was done until then.")
     if args.json:
         print(json.dumps(report(phases), indent=2))
     else:
@@ -63,7 +64,8 @@ def _arguments() -> argparse.Namespace:
     return args
 
 
-def _run(args: argparse.Namespace, folder: Path) -> list[Phase]:
+def _run(args: argparse.Namespace, folder: Path, phases: list[Phase]) -> None:
+    """Fill ``phases``; what is done stays there when it is interrupted."""
     config = folder / "paceline.yaml"
     engines = _engines(with_vllm=not args.no_vllm)
     config.write_text(
@@ -73,11 +75,10 @@ def _run(args: argparse.Namespace, folder: Path) -> list[Phase]:
     with Gateway(config, folder / "gateway.log") as gateway:
         gateway.wait_until_measured(console, {engine["name"] for engine in engines})
         candidates = [entry["id"] for entry in gateway.deployments()]
-        phases = asyncio.run(_measure(args, gateway.url, candidates))
+        asyncio.run(_measure(args, gateway.url, candidates, phases))
         left = gateway.stop()
     if left:
         raise GatewayFailed(f"these processes are left: {left}")
-    return phases
 
 
 def _engines(*, with_vllm: bool) -> list[Engine]:
@@ -89,7 +90,7 @@ def _engines(*, with_vllm: bool) -> list[Engine]:
     return engines
 
 
-async def _measure(args: argparse.Namespace, url: str, candidates: Sequence[str]) -> list[Phase]:
+async def _measure(args: argparse.Namespace, url: str, candidates: Sequence[str], phases: list[Phase]) -> None:
     alone = args.requests // 2
     asked = shapes(alone, follow_ups=True)
     again = sum(not (shape.follow_up or shape.number % args.every) for shape in asked)
@@ -103,11 +104,13 @@ async def _measure(args: argparse.Namespace, url: str, candidates: Sequence[str]
             def tell(what: str) -> None:
                 progress.update(task, description=what, advance=1)
 
-            return [
-                await one_by_one(client, asked, candidates, args.every, tell),
-                await at_once(client, shapes(args.requests - alone, alone), tell),
-                await beside_others(client, args.scenes, args.requests, candidates, tell),
-            ]
+            def begin(name: str) -> Phase:
+                phases.append(Phase(name))
+                return phases[-1]
+
+            await one_by_one(begin("one by one"), client, asked, candidates, args.every, tell)
+            await at_once(begin(f"{AT_ONCE} at once"), client, shapes(args.requests - alone, alone), tell)
+            await beside_others(begin("beside others"), client, args.scenes, args.requests, candidates, tell)
     finally:
         await client.aclose()
 

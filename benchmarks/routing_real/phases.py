@@ -55,15 +55,14 @@ class Phase:
 
 
 async def one_by_one(
-    client: Client, asked: Sequence[Shape], candidates: Sequence[str], every: int, tell: Tell
-) -> Phase:
+    phase: Phase, client: Client, asked: Sequence[Shape], candidates: Sequence[str], every: int, tell: Tell
+) -> None:
     """Send one request after the other; one in ``every`` is asked again of each candidate, in an order by chance."""
-    phase = Phase("one by one")
     random = Random(len(asked))
     before: Sent | None = None
     history: Messages = []
     for shape in asked:
-        tell("one by one")
+        tell(phase.name)
         messages = _messages(shape, history if before else [])
         sent = await client.send(shape, messages)
         if not phase.add(sent):
@@ -83,32 +82,30 @@ async def one_by_one(
             else:
                 case.costs[name] = again.total_s
         phase.cases.append(case)
-    return phase
 
 
-async def at_once(client: Client, asked: Sequence[Shape], tell: Tell) -> Phase:
+async def at_once(phase: Phase, client: Client, asked: Sequence[Shape], tell: Tell) -> None:
     """Send all, ``AT_ONCE`` at any time."""
-    phase = Phase(f"{AT_ONCE} at once")
     waiting = iter(asked)
 
     async def work() -> None:
         for shape in waiting:
-            tell(f"{AT_ONCE} at once")
+            tell(phase.name)
             phase.add(await client.send(shape, _messages(shape, [])))
 
     await asyncio.gather(*(work() for _ in range(AT_ONCE)))
-    return phase
 
 
-async def beside_others(client: Client, scenes: int, first: int, candidates: Sequence[str], tell: Tell) -> Phase:
+async def beside_others(
+    phase: Phase, client: Client, scenes: int, first: int, candidates: Sequence[str], tell: Tell
+) -> None:
     """Send one request while others run, then again on each candidate beside the same others, each where it was."""
-    phase = Phase("beside others")
     for scene in range(scenes):
         number = first + scene * (1 + IN_THE_BACKGROUND)
         asked = shapes(1 + IN_THE_BACKGROUND, number)
         running = [Shape(s.number, s.prompt_tokens, 96, stream=True) for s in asked[1:]]
         probe = Shape(number, asked[0].prompt_tokens, asked[0].output_tokens, stream=scene % 2 == 0)
-        tell("beside others")
+        tell(phase.name)
         sent, beside = await _scene(client, probe, running, 0, pinned="", places=[""] * len(running))
         if not all(phase.add(each) for each in (sent, *beside)):
             continue
@@ -125,7 +122,6 @@ async def beside_others(client: Client, scenes: int, first: int, candidates: Seq
             else:
                 seen[name] = (again, besides)
         phase.cases.append(Case(sent, _costs(seen)))
-    return phase
 
 
 async def _scene(

@@ -1,0 +1,187 @@
+"""From the requests of a soak to a verdict: is this deployment stable, and if not, why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import expm1, log
+from statistics import median
+from typing import Any, Final
+
+import msgspec
+
+from measure.soak_trial import Role, Trial
+from measure.trend import Trend, by_group, trend
+
+LEAST_REQUESTS: Final = 24
+"""Dozens of requests in a row: with fewer, nothing is called stable."""
+SLOWER: Final = 0.10
+"""TTFT has drifted when the lower end of its interval is beyond this, over the whole soak."""
+GROWN: Final = 0.05
+GROWN_BYTES: Final = 32 << 20
+"""Memory grows when the lower end of its interval is beyond both, over the part that counts."""
+WARM_UP: Final = 1 / 3
+"""This part of a soak does not count for memory: buffers and caches are filled for the first time."""
+SAME: Final = 0.75
+"""At least this part of the answers to the repeated prompt has to be the same. Not all: what a cache holds of a prompt
+changes the size of the batches in which it is read, and so the rounding that decides between two equally likely tokens.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One request that failed: the ``number``-th, its role, the kind of failure and the engine's words."""
+
+    number: int
+    role: Role
+    kind: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """How much something has grown over the soak, as a part of what it was, with its 95 % interval."""
+
+    change: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoakVerdict:
+    """What a soak has shown. ``reasons`` say why it is not ``stable``.
+
+    ``requests`` were made of the ``planned`` ones. ``ttft`` is the drift of the time to the first token with the
+    prompt's length taken out; ``memory`` the growth of the engine's process after the warm-up, to ``memory_bytes``.
+    ``same`` of ``repeated`` answers to one greedy prompt were the most frequent one. ``invalid`` requests were made, of
+    which the engine ``took`` some as if they were right.
+    """
+
+    stable: bool
+    reasons: tuple[str, ...]
+    requests: int
+    planned: int
+    failures: tuple[Failure, ...] = ()
+    ttft: Change | None = None
+    memory: Change | None = None
+    memory_bytes: int | None = None
+    repeated: int = 0
+    same: int = 0
+    cancelled: int = 0
+    invalid: int = 0
+    took: int = 0
+
+    @property
+    def kinds(self) -> Counter[str]:
+        """How many failures there were of each kind."""
+        return Counter(failure.kind for failure in self.failures)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values only, as JSON has them."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain | {"kinds": dict(self.kinds)}
+
+
+def judge(trials: Sequence[Trial], planned: int, *, gone: bool = False) -> SoakVerdict:
+    """Return the verdict on the requests that were made, of those that were planned.
+
+    ``gone`` says that the engine did not answer any more in the end.
+    """
+    failures = tuple(
+        Failure(number=trial.number, role=trial.asked.role, kind=trial.failure, detail=trial.detail)
+        for trial in trials
+        if trial.failure
+    )
+    ttft, memory = ttft_drift(trials), memory_growth(trials)
+    known = [trial.memory_bytes for trial in trials if trial.memory_bytes is not None]
+    answers = [trial.answer for trial in _good(trials, Role.REPEATED)]
+    same = max(Counter(answers).values(), default=0)
+    good_invalid = _good(trials, Role.INVALID)
+    reasons = [
+        _of_failures(failures, len(trials)),
+        "it did not come back after the last failure" if gone else "",
+        _of_ttft(ttft),
+        _of_memory(memory, known[-1] if known else 0),
+        _of_answers(same, len(answers)),
+        f"only {len(trials)} requests were made, {LEAST_REQUESTS} are needed" if len(trials) < LEAST_REQUESTS else "",
+    ]
+    return SoakVerdict(
+        stable=not any(reasons),
+        reasons=tuple(reason for reason in reasons if reason),
+        requests=len(trials),
+        planned=planned,
+        failures=failures,
+        ttft=ttft,
+        memory=memory,
+        memory_bytes=known[-1] if known else None,
+        repeated=len(answers),
+        same=same,
+        cancelled=len(_good(trials, Role.CANCELLED)),
+        invalid=len(good_invalid),
+        took=sum(trial.output_tokens is not None for trial in good_invalid),
+    )
+
+
+def ttft_drift(trials: Iterable[Trial]) -> Change | None:
+    """Return how much longer the time to the first token has become from the first request to the last.
+
+    Requests of the same prompt length and role are compared with each other, so that no law of prefill is needed.
+    """
+    points = [
+        ((trial.asked.role, trial.asked.prompt_tokens), float(trial.number), log(trial.ttft_s))
+        for trial in trials
+        if not trial.failure and trial.ttft_s and trial.asked.role in (Role.ANSWER, Role.REPEATED)
+    ]
+    steps = [step for _, step, _ in points]
+    return _over(trend(by_group(points).values()), max(steps) - min(steps)) if steps else None
+
+
+def memory_growth(trials: Sequence[Trial]) -> Change | None:
+    """Return how much the engine's memory has grown since the warm-up."""
+    known = [(float(trial.number), float(trial.memory_bytes)) for trial in trials if trial.memory_bytes]
+    counted = known[int(len(known) * WARM_UP) :]
+    if not counted:
+        return None
+    level = median(size for _, size in counted)
+    found = trend([[(step, size / level) for step, size in counted]])
+    if found is None:
+        return None
+    span = counted[-1][0] - counted[0][0]
+    return Change(change=found.slope * span, low=found.low * span, high=found.high * span)
+
+
+def _over(found: Trend | None, span: float) -> Change | None:
+    """A trend of logarithms, as a change over so many steps."""
+    if found is None:
+        return None
+    return Change(change=expm1(found.slope * span), low=expm1(found.low * span), high=expm1(found.high * span))
+
+
+def _good(trials: Iterable[Trial], role: Role) -> list[Trial]:
+    return [trial for trial in trials if trial.asked.role is role and not trial.failure]
+
+
+def _of_failures(failures: Sequence[Failure], requests: int) -> str:
+    if not failures:
+        return ""
+    kinds = Counter(failure.kind for failure in failures)
+    return f"{len(failures)} of {requests} failed: " + ", ".join(f"{kind} {n}×" for kind, n in kinds.most_common())
+
+
+def _of_ttft(drift: Change | None) -> str:
+    if drift is None or drift.low <= SLOWER:
+        return ""
+    return f"the time to the first token grew by {drift.change:.0%} ({drift.low:.0%} at least)"
+
+
+def _of_memory(growth: Change | None, size: int) -> str:
+    if growth is None or growth.low <= GROWN or growth.low * size <= GROWN_BYTES:
+        return ""
+    return f"its memory grew by {growth.change:.0%} after the warm-up, to {size >> 20} MiB"
+
+
+def _of_answers(same: int, repeated: int) -> str:
+    if not repeated or same >= SAME * repeated:
+        return ""
+    return f"one greedy prompt had the same answer {same} times of {repeated}"
