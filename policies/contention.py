@@ -13,10 +13,13 @@ number of neighbours, and it never falls when neighbours or work are added, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from operator import mul
+from statistics import median
 from typing import Any, NamedTuple
 
-from policies.types import Hardware, PairSample
+from policies.curve import Curve
+from policies.types import BatchSample, Hardware, PairSample
 
 KINDS = ("same_decoding", "same_prefilling", "other_decoding", "other_prefilling")
 """Kinds of neighbours, named as in ``Observation.neighbours``; all excess values stand in this order."""
@@ -38,8 +41,8 @@ _LEAST_SHARE = 0.25
 
 
 class Beside(NamedTuple):
-    """What other deployments on the same hardware do: requests by activity, and the seconds of work that they owe,
-    each at its own engine's speed alone."""
+    """Requests that run in one engine, or in all others on the same hardware: how many by activity, and the seconds of
+    work that they owe, each at its own engine's speed alone."""
 
     decoding: float = 0.0
     prefilling: float = 0.0
@@ -50,33 +53,46 @@ class Beside(NamedTuple):
 NOBODY = Beside()
 
 
-class Around(NamedTuple):
-    """All neighbours that a request would have, and the work in seconds that they owe.
+class _Law(NamedTuple):
+    """What one kind of neighbours does to a request, and the request to them.
 
-    ``decoding_later`` counts all of the same engine's requests: those that prefill now will decode.
+    ``prefill`` and ``decode`` are the request's excess beside one of them, ``in_…`` the seconds that it loses at most
+    per second of their work. ``to_…`` are their excess beside its prefill and its decode, ``most_to_…`` the seconds
+    that they lose at most per second of it.
     """
 
-    decoding: float
-    decoding_later: float
-    prefilling: float
-    decode_s: float
-    prefill_s: float
-    beside: Beside
+    prefill: float
+    decode: float
+    in_prefill: float
+    in_decode: float
+    in_both: float
+    to_prefill: float
+    to_decode: float
+    most_to_prefill: float
+    most_to_decode: float
 
 
 class Contention:
     """Excess factors of one fingerprint, beginning with stated ones, then measured in pairs, then learned."""
 
-    __slots__ = ("_caps", "_decode", "_prefill")
+    __slots__ = ("_batch", "_decode", "_laws", "_prefill")
 
     def __init__(self, start: tuple[tuple[float, ...], tuple[float, ...]] = CPU_START) -> None:
         self._prefill = list(start[0])
         self._decode = list(start[1])
-        self._caps = _caps(self._prefill, self._decode)
+        self._batch: Curve | None = None
+        """Decodes beside one in a batch → how many times the mean excess of one they weigh; ``None``: their number."""
+        self._laws = _laws(self._prefill, self._decode)
 
     @classmethod
-    def measured(cls, pairs: Iterable[PairSample], start: tuple[tuple[float, ...], tuple[float, ...]]) -> Contention:
-        """Take the excess from pairs where they were measured, from ``start`` where not.
+    def measured(
+        cls,
+        pairs: Iterable[PairSample],
+        start: tuple[tuple[float, ...], tuple[float, ...]],
+        batches: Iterable[BatchSample] = (),
+    ) -> Contention:
+        """Take the excess from pairs where they were measured, from ``start`` where not, and the batch law from
+        ``batches``, which say more about decoding in one batch than a pair.
 
         Several samples of one kind count by their mean. Raises ``ValueError`` for a kind that there is not.
         """
@@ -87,8 +103,27 @@ class Contention:
         for kind, samples in seen.items():
             contention._prefill[kind] = _limit(sum(s.prefill_factor for s in samples) / len(samples) - 1.0)
             contention._decode[kind] = _limit(sum(s.decode_factor for s in samples) / len(samples) - 1.0)
-        contention._caps = _caps(contention._prefill, contention._decode)
+        contention._take_batches(tuple(batches))
+        contention._laws = _laws(contention._prefill, contention._decode)
         return contention
+
+    def _take_batches(self, batches: Sequence[BatchSample]) -> None:
+        """Fit TPOT(batch) on the shortest prompts, whose reading stalls the others' decodes least."""
+        lengths = {s.prompt_tokens for s in batches if s.concurrency == 1 and s.tpot_s > 0.0}
+        lengths &= {s.prompt_tokens for s in batches if s.concurrency > 1}
+        if not lengths:
+            return
+        cells = [s for s in batches if s.prompt_tokens == min(lengths)]
+        alone_s = median(s.tpot_s for s in cells if s.concurrency == 1)
+        law = Curve([(0, 0.0), *((s.concurrency - 1, max(0.0, s.tpot_s / alone_s - 1.0)) for s in cells)], is_rate=True)
+        most, excess = law.knots[-1]
+        self._decode[0] = _limit(excess / most)
+        shape = [(n, value * most / excess) for n, value in law.knots] if excess > 0.0 else []
+        self._batch = Curve(shape, is_rate=True) if shape else None
+
+    def _in_batch(self, others: float) -> float:
+        """How many times the excess of one decode others in the same batch weigh together."""
+        return others if self._batch is None else self._batch.at(others)
 
     def factor(self, phase: str, neighbours: Mapping[str, float]) -> float:
         """Return how much longer a phase (``"prefill"``, ``"decode"``) takes beside mean numbers of neighbours.
@@ -109,12 +144,14 @@ class Contention:
         speed = 1.0 / actual_factor - (1.0 - share)
         shown = share / speed - 1.0 if speed > 0.0 else _MOST_EXCESS
         error = max(-_OUTLIER, min(_OUTLIER, (shown - expected) / (1.0 + expected))) * (1.0 + expected)
-        beside = [neighbours.get(kind, 0.0) / share for kind in KINDS]
+        beside = self._weights(phase, neighbours, share)
         power = sum(n * n for n in beside)
+        if power == 0.0:
+            return
         excess = self._prefill if phase == "prefill" else self._decode
         for i, n in enumerate(beside):
             excess[i] = _limit(excess[i] + _RATE * share * error * n / power)
-        self._caps = _caps(self._prefill, self._decode)
+        self._laws = _laws(self._prefill, self._decode)
 
     def _while_active(self, phase: str, neighbours: Mapping[str, float]) -> tuple[float, float]:
         """Return the share of the time with neighbours, and the excess during that time."""
@@ -122,61 +159,55 @@ class Contention:
         share = min(1.0, sum(neighbours.get(kind, 0.0) for kind in KINDS))
         if share <= 0.0:
             return 0.0, 0.0
-        return share, sum(excess[i] * neighbours.get(kind, 0.0) for i, kind in enumerate(KINDS)) / share
+        return share, sum(map(mul, excess, self._weights(phase, neighbours, share)))
 
-    def effects(self, around: Around, queue_s: float, prefill_s: float, decode_s: float) -> tuple[float, float, float]:
+    def _weights(self, phase: str, neighbours: Mapping[str, float], share: float) -> list[float]:
+        """Return what multiplies each kind's excess while neighbours are active."""
+        beside = [neighbours.get(kind, 0.0) / share for kind in KINDS]
+        if phase == "decode":
+            beside[0] = self._in_batch(beside[0])
+        return beside
+
+    def effects(
+        self, own: Beside, later: float, beside: Beside, queue_s: float, prefill_s: float, decode_s: float
+    ) -> tuple[float, float, float]:
         """Return the seconds that a request loses to its neighbours until its first token, those that it loses in all,
         and those that its neighbours lose to it, together.
 
-        ``queue_s`` of work ahead in the same engine is slowed by other engines as decoding is. What is lost to one kind
-        of neighbour in both phases is bounded by its work once. Neighbours in other engines are taken to be slowed as
-        this one would be in their place.
+        ``own`` are the requests in the same engine once there is a slot, ``later`` all of them: those that prefill then
+        will decode. ``queue_s`` of work ahead in the same engine is slowed by other engines as decoding is. Neighbours
+        in other engines are taken to be slowed as this one would be in their place.
         """
-        decoding, decoding_later, prefilling, owed_decode_s, owed_prefill_s, beside = around
-        p, d = self._prefill, self._decode
-        in_prefill, in_decode, in_both = self._caps
         first = total = cost = 0.0
-        if decoding_later:
-            first = _least(decoding * prefill_s * p[0], owed_decode_s * in_prefill[0])
-            later = _least(decoding_later * decode_s * d[0], owed_decode_s * in_decode[0])
-            total = _least(first + later, owed_decode_s * in_both[0])
-            cost = _least(owed_decode_s * d[1], decoding * prefill_s * in_decode[1])
-            cost += _least(owed_decode_s * d[0], decoding * decode_s * in_decode[0])
+        laws = self._laws
+        decoding, prefilling, owed_decode_s, owed_prefill_s = own
+        if later:
+            first, total, cost = _side(
+                laws[0], decoding, self._in_batch(later), owed_decode_s, 0.0, prefill_s, decode_s
+            )
         if prefilling:
-            before = _least(prefilling * prefill_s * p[1], owed_prefill_s * in_prefill[1])
-            later = _least(prefilling * decode_s * d[1], owed_prefill_s * in_decode[1])
-            first += before
-            total += _least(before + later, owed_prefill_s * in_both[1])
-            cost += _least(owed_prefill_s * p[1], prefilling * prefill_s * in_prefill[1])
-            cost += _least(owed_prefill_s * p[0], prefilling * decode_s * in_prefill[0])
-        if beside is NOBODY:
-            return first, total, cost
-        decoding, prefilling, owed_decode_s, owed_prefill_s = beside
-        if decoding:
-            most = owed_decode_s * in_both[2]
-            before = decoding * (queue_s * d[2] + prefill_s * p[2])
-            before = _least(before, most if queue_s else owed_decode_s * in_prefill[2])
-            first += before
-            total += _least(before + _least(decoding * decode_s * d[2], owed_decode_s * in_decode[2]), most)
-            cost += _least(owed_decode_s * d[3], decoding * prefill_s * in_decode[3])
-            cost += _least(owed_decode_s * d[2], decoding * decode_s * in_decode[2])
-        if prefilling:
-            most = owed_prefill_s * in_both[3]
-            before = prefilling * (queue_s * d[3] + prefill_s * p[3])
-            before = _least(before, most if queue_s else owed_prefill_s * in_prefill[3])
-            first += before
-            total += _least(before + _least(prefilling * decode_s * d[3], owed_prefill_s * in_decode[3]), most)
-            cost += _least(owed_prefill_s * p[3], prefilling * prefill_s * in_prefill[3])
-            cost += _least(owed_prefill_s * p[2], prefilling * decode_s * in_prefill[2])
+            before, lost, others = _side(laws[1], prefilling, prefilling, owed_prefill_s, 0.0, prefill_s, decode_s)
+            first, total, cost = first + before, total + lost, cost + others
+        if beside is not NOBODY:
+            decoding, prefilling, owed_decode_s, owed_prefill_s = beside
+            if decoding:
+                before, lost, others = _side(laws[2], decoding, decoding, owed_decode_s, queue_s, prefill_s, decode_s)
+                first, total, cost = first + before, total + lost, cost + others
+            if prefilling:
+                before, lost, others = _side(
+                    laws[3], prefilling, prefilling, owed_prefill_s, queue_s, prefill_s, decode_s
+                )
+                first, total, cost = first + before, total + lost, cost + others
         return first, total, cost
 
     def batch_factor(self, others: float) -> float:
         """Return how many times longer decoding takes with so many others in the same batch."""
-        return 1.0 + others * self._decode[0]
+        return 1.0 + self._in_batch(others) * self._decode[0]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values only."""
-        return {"prefill": list(self._prefill), "decode": list(self._decode)}
+        batch = None if self._batch is None else [list(knot) for knot in self._batch.knots]
+        return {"prefill": list(self._prefill), "decode": list(self._decode), "batch": batch}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Contention:
@@ -184,7 +215,10 @@ class Contention:
         prefill, decode = ([_limit(float(value)) for value in plain[phase]] for phase in ("prefill", "decode"))
         if len(prefill) != len(KINDS) or len(decode) != len(KINDS):
             raise ValueError(f"contention needs {len(KINDS)} values per phase")
-        return cls((tuple(prefill), tuple(decode)))
+        contention = cls((tuple(prefill), tuple(decode)))
+        if plain["batch"] is not None:
+            contention._batch = Curve(((float(n), float(weight)) for n, weight in plain["batch"]), is_rate=True)
+        return contention
 
 
 def starting_factors(hardware: Hardware) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -192,19 +226,58 @@ def starting_factors(hardware: Hardware) -> tuple[tuple[float, ...], tuple[float
     return GPU_START if any("/gpu" in device.casefold() for device in hardware.devices) else CPU_START
 
 
-def _least(a: float, b: float) -> float:
-    """``min`` for two floats, at a third of its price: a decision takes it a dozen times per deployment."""
-    return a if a < b else b
+def _side(
+    law: _Law, n: float, later: float, owed_s: float, queue_s: float, prefill_s: float, decode_s: float
+) -> tuple[float, float, float]:
+    """Return what ``effects`` does, for ``n`` neighbours of one kind that owe ``owed_s`` and weigh ``later`` on the
+    decode. Comparisons instead of ``min``: this runs for each busy deployment in each decision."""
+    prefill, decode, in_prefill, in_decode, in_both, to_prefill, to_decode, most_to_prefill, most_to_decode = law
+    most = owed_s * in_both
+    before = n * (prefill_s * prefill + queue_s * decode)
+    limit = most if queue_s else owed_s * in_prefill
+    if before > limit:
+        before = limit
+    lost = later * decode_s * decode
+    limit = owed_s * in_decode
+    lost = before + (lost if lost < limit else limit)
+    if lost > most:
+        lost = most
+    cost = n * prefill_s * most_to_prefill
+    limit = owed_s * to_prefill
+    if cost > limit:
+        cost = limit
+    others = n * decode_s * most_to_decode
+    limit = owed_s * to_decode
+    return before, lost, cost + (others if others < limit else limit)
 
 
 def _limit(excess: float) -> float:
     return max(0.0, min(_MOST_EXCESS, excess))
 
 
-def _caps(prefill: list[float], decode: list[float]) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
-    """Return c, the seconds lost per second of a neighbour's work: in prefill, in decode, and the greater of both."""
-    slowed_by_prefill = (decode[1], prefill[1], decode[3], prefill[3])
-    slowed_by_decode = (decode[0], prefill[0], decode[2], prefill[2])
-    in_prefill = tuple(e * (1.0 + f) / (1.0 + e) for e, f in zip(prefill, slowed_by_prefill, strict=True))
-    in_decode = tuple(e * (1.0 + f) / (1.0 + e) for e, f in zip(decode, slowed_by_decode, strict=True))
-    return in_prefill, in_decode, tuple(map(max, in_prefill, in_decode))
+def _cap(mine: float, theirs: float) -> float:
+    """Return c: the seconds lost per second of a neighbour's work."""
+    return mine * (1.0 + theirs) / (1.0 + mine)
+
+
+def _laws(prefill: Sequence[float], decode: Sequence[float]) -> tuple[_Law, ...]:
+    laws = []
+    for kind in range(len(KINDS)):
+        family = kind & 2
+        theirs = prefill if kind & 1 else decode
+        in_prefill = _cap(prefill[kind], theirs[family + 1])
+        in_decode = _cap(decode[kind], theirs[family])
+        laws.append(
+            _Law(
+                prefill[kind],
+                decode[kind],
+                in_prefill,
+                in_decode,
+                max(in_prefill, in_decode),
+                theirs[family + 1],
+                theirs[family],
+                _cap(theirs[family + 1], prefill[kind]),
+                _cap(theirs[family], decode[kind]),
+            )
+        )
+    return tuple(laws)

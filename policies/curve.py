@@ -12,30 +12,38 @@ _LEAST_TAIL = 0.5
 
 
 class Curve:
-    """Seconds over tokens. ``at`` extends the curve to both sides; it is 0 or more and never falls."""
+    """Seconds over tokens. ``at`` extends the curve to both sides; it is 0 or more and never falls.
 
-    __slots__ = ("_slopes", "_tokens", "_values", "knots")
+    A curve of work (the default) tends to 0 with the tokens, and rises beyond its last knot even when noise has
+    flattened it; a curve of a rate (``is_rate``), such as TPOT over the context, may be flat.
+    """
 
-    def __init__(self, points: Iterable[tuple[float, float]]) -> None:
+    __slots__ = ("is_rate", "knots", "slopes", "steps", "values")
+
+    def __init__(self, points: Iterable[tuple[float, float]], *, is_rate: bool = False) -> None:
         """Fit points (tokens, value); several at one place count as their median. Raises ``ValueError`` for none."""
+        self.is_rate = is_rate
         self.knots = _monotone(_medians(points))
         if not self.knots:
             raise ValueError("a curve needs a point")
         first_tokens, first_value = self.knots[0]
         last_tokens, last_value = self.knots[-1]
         slopes = [(b - a) / (n - m) for (m, a), (n, b) in pairwise(self.knots)]
-        head = first_value / first_tokens if first_tokens > 0 else 0.0
+        head = first_value / first_tokens if first_tokens > 0 and not (is_rate and not slopes) else 0.0
         if slopes:
             head = min(head, slopes[0])
-        tail = max(slopes[-1] if slopes else 0.0, _LEAST_TAIL * last_value / last_tokens if last_tokens > 0 else 0.0)
-        self._tokens = [0.0, *(tokens for tokens, _ in self.knots)]
-        self._values = [max(0.0, first_value - head * first_tokens), *(value for _, value in self.knots)]
-        self._slopes = [head, *slopes, tail]
+        tail = slopes[-1] if slopes else 0.0
+        if not is_rate and last_tokens > 0:
+            tail = max(tail, _LEAST_TAIL * last_value / last_tokens)
+        self.steps = [0.0, *(tokens for tokens, _ in self.knots)]
+        self.values = [max(0.0, first_value - head * first_tokens), *(value for _, value in self.knots)]
+        self.slopes = [head, *slopes, tail]
+        """Of the line that begins at a step with its value."""
 
     def at(self, tokens: float) -> float:
         """Return the value at a number of tokens, 0 or more."""
-        i = bisect_right(self._tokens, tokens) - 1
-        return self._values[i] + self._slopes[i] * (tokens - self._tokens[i])
+        i = bisect_right(self.steps, tokens) - 1
+        return self.values[i] + self.slopes[i] * (tokens - self.steps[i])
 
     @property
     def mean_slope(self) -> float:

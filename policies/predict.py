@@ -2,8 +2,8 @@
 
 queue    slots engines: what the requests ahead owe, until a slot is free; engines that batch freely: none
 load     what a cold or loading model still takes
-prefill  curve(uncached tokens) × drift, and what neighbours cost it
-decode   (output − 1) × TPOT(context) × drift, and what neighbours cost it
+prefill  curve(uncached tokens) × corrections, and what neighbours cost it
+decode   (output − 1) × TPOT(context) × corrections, and what neighbours cost it
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from policies.contention import NOBODY, Around, Beside
+from policies.contention import NOBODY, Beside
+from policies.interval import Coverage
 from policies.profile import Profile
 from policies.types import (
+    BatchSample,
     Deployment,
     Estimate,
     Hardware,
@@ -38,6 +40,8 @@ _GUESSED_PREFILL_PER_TOKEN_S = 0.004
 _GUESSED_TPOT_S = 0.03
 """Speeds of a neighbour that has not been measured: a small model on two cores."""
 _MOST_PROFILES = 1024
+_LOADING = Health.LOADING
+_EMBEDDINGS = Operation.EMBEDDINGS
 
 
 class Predictor:
@@ -55,19 +59,22 @@ class Predictor:
         samples: Iterable[SpeedSample],
         pairs: Iterable[PairSample] = (),
         hardware: Hardware | None = None,
+        batches: Iterable[BatchSample] = (),
     ) -> None:
         """Take a measurement; corrections of an earlier one of the same fingerprint are forgotten.
 
-        Without ``pairs`` the contention that is known already stays, and with the same samples the speed; at first,
-        ``hardware`` chooses where contention begins. Raises ``ValueError`` when no sample has a prefill time.
+        Without ``pairs`` and ``batches`` the contention that is known already stays, and with the same samples the
+        speed and its intervals; at first, ``hardware`` chooses where contention begins. Raises ``ValueError`` when no
+        sample has a prefill time.
         """
-        pairs = tuple(pairs)
-        profile = Profile.measured(samples, pairs, hardware or Hardware("local"))
+        pairs, batches = tuple(pairs), tuple(batches)
+        profile = Profile.measured(samples, pairs, hardware or Hardware("local"), batches)
         known = self._profiles.get(fingerprint)
-        if known is not None and not pairs:
+        if known is not None and not pairs and not batches:
             profile.contention = known.contention
         if known is not None and known.speed.samples == profile.speed.samples:
-            profile.speed = known.speed
+            known.contention = profile.contention
+            profile = known
         self._keep(fingerprint, profile)
 
     def knows(self, fingerprint: str) -> bool:
@@ -78,6 +85,16 @@ class Predictor:
         """Return what is known of a fingerprint."""
         return self._profiles.get(fingerprint)
 
+    def coverage(self, fingerprint: str) -> Coverage:
+        """Return how many of the last 200 predictions for a fingerprint held what they promised."""
+        profile = self._profiles.get(fingerprint)
+        return Coverage(0, 0) if profile is None else profile.intervals.coverage
+
+    def drifted(self, fingerprint: str) -> str | None:
+        """Say why a fingerprint should be measured again: outcomes left its interval persistently. ``None`` if not."""
+        profile = self._profiles.get(fingerprint)
+        return None if profile is None else profile.drifted
+
     def observe(self, observation: Observation, now: float) -> None:
         """Learn from a finished request. Nothing happens for a fingerprint that has no measurement."""
         profile = self._profiles.get(observation.fingerprint)
@@ -85,76 +102,96 @@ class Predictor:
             self._profiles.move_to_end(observation.fingerprint)
             profile.observe(observation, now)
 
-    def work(self, deployment: Deployment, load: LoadView, now: float) -> Beside:
-        """Return what a deployment's requests are to others on the same hardware. ``NOBODY`` when it is idle."""
-        foreign, waiting = _foreign(load)
-        if not load.inflight and not foreign and not waiting:
+    def work(self, deployment: Deployment, load: LoadView, now: float, context: int = 0) -> Beside:
+        """Return what runs and waits on a deployment: ``NOBODY`` when it is idle.
+
+        What it owes is taken at the engine's speed alone, with ``context`` tokens of context each.
+        """
+        decoding: float = load.inflight - load.prefilling
+        prefilling: float = load.prefilling
+        read, write = load.owed_prefill_tokens, load.owed_decode_tokens
+        if load.foreign_running or load.foreign_waiting:
+            trust = 1.0 / (1.0 + max(0.0, load.age_s) / _GAUGE_FADES_S)
+            foreign, waiting = load.foreign_running * trust, load.foreign_waiting * trust
+            decoding += foreign
+            prefilling += waiting
+            read += FOREIGN_PREFILL_TOKENS * waiting
+            write += FOREIGN_DECODE_TOKENS * (foreign + 2.0 * waiting)
+        elif not load.inflight:
             return NOBODY
-        decoding = load.inflight - load.prefilling + foreign
-        prefilling = load.prefilling + waiting
-        if deployment.slots is not None:
-            decoding, prefilling = min(decoding, deployment.slots), min(prefilling, deployment.slots)
-        prefill_s, decode_s = self._owed_s(self._profiles.get(deployment.fingerprint), load, foreign, waiting, 0, now)
-        return Beside(decoding, prefilling, decode_s, prefill_s)
+        profile = self._profiles.get(deployment.fingerprint)
+        if profile is None:
+            return Beside(decoding, prefilling, write * _GUESSED_TPOT_S, read * _GUESSED_PREFILL_PER_TOKEN_S)
+        speed = profile.speed
+        read_s = read * speed.prefill.per_token_s(now) if read else 0.0
+        return Beside(decoding, prefilling, write * speed.tpot.at(context, now), read_s)
+
+    def alone(self, fingerprint: str, prompt_tokens: int, output_tokens: int, now: float) -> Estimate | None:
+        """Predict a request on an idle deployment, on hardware where nothing else runs; ``None`` if unmeasured.
+
+        What most estimates of a decision are, so it does nothing that ``estimate`` needs for the others.
+        """
+        profile = self._profiles.get(fingerprint)
+        if profile is None:
+            return None
+        speed = profile.speed
+        decode_s = 0.0
+        if output_tokens > 1:
+            decode_s = (output_tokens - 1) * speed.tpot.at(prompt_tokens + output_tokens // 2, now)
+        prefill_s = speed.prefill.at(prompt_tokens, now)
+        return Estimate(0.0, 0.0, prefill_s, decode_s, profile.usual_spread, 0.0, profile.company)
 
     def estimate(
-        self, facts: RequestFacts, deployment: Deployment, load: LoadView, now: float, beside: Beside = NOBODY
+        self,
+        facts: RequestFacts,
+        deployment: Deployment,
+        load: LoadView,
+        now: float,
+        beside: Beside = NOBODY,
+        own: Beside | None = None,
     ) -> Estimate | None:
         """Predict a request on a deployment beside what other deployments on its hardware do; ``None`` if unmeasured.
 
-        Never falls when load is added: requests, tokens owed, foreign requests, or work ``beside``.
+        ``own`` is what ``work`` says of this deployment and load, where the caller knows that already. Never falls when
+        load is added: requests, tokens owed, foreign requests, or work ``beside``.
         """
         profile = self._profiles.get(deployment.fingerprint)
         if profile is None:
             return None
         speed = profile.speed
-        prompt = facts.prompt_tokens
+        prompt, output = facts.prompt_tokens, facts.expected_output
         uncached = prompt - load.cached_tokens
-        prefill_s = speed.prefill_s(uncached if uncached > 1 else 1, now)
-        output = 0 if facts.operation is Operation.EMBEDDINGS else facts.expected_output
-        decode_s = speed.decode_s(prompt, output, now)
-        load_s = 0.0
-        cost_s = 0.0
-        if not load.resident or load.health is Health.LOADING:
+        prefill_s = speed.prefill.at(uncached if uncached > 1 else 1, now)
+        decode_s = 0.0
+        if output > 1 and facts.operation is not _EMBEDDINGS:
+            decode_s = (output - 1) * speed.tpot.at(prompt + output // 2, now)
+        load_s = cost_s = 0.0
+        if not load.resident or load.health is _LOADING:
             load_s = load.load_s or UNKNOWN_LOAD_S
-            if load.health is not Health.LOADING:
-                cost_s = load_s
-        if not load.inflight and not load.foreign_running and not load.foreign_waiting and beside is NOBODY:
-            return Estimate(0.0, load_s, prefill_s, decode_s, profile.spread_alone.half_width, cost_s)
-        queue_s, around = self._around(profile, deployment, load, prompt, now, beside)
-        first_s, lost_s, others_s = profile.contention.effects(around, queue_s, prefill_s, decode_s)
-        spread = max(profile.spread_alone.half_width, profile.spread_beside.half_width)
-        return Estimate(queue_s, load_s, prefill_s + first_s, decode_s + lost_s - first_s, spread, cost_s + others_s)
-
-    def _around(
-        self, profile: Profile, deployment: Deployment, load: LoadView, prompt: int, now: float, beside: Beside
-    ) -> tuple[float, Around]:
-        """Return the wait for a slot, in seconds of the engine's own work, and the neighbours once it is over."""
-        foreign, waiting = _foreign(load)
-        decoding = load.inflight - load.prefilling + foreign
-        prefilling = load.prefilling + waiting
-        ahead = decoding + prefilling
-        owed_prefill_s, owed_decode_s = self._owed_s(profile, load, foreign, waiting, prompt, now)
+            cost_s = 0.0 if load.health is _LOADING else load_s
+        if own is None:
+            own = self.work(deployment, load, now, prompt)
+        company = profile.company
+        if own is NOBODY and beside is NOBODY:
+            return Estimate(0.0, load_s, prefill_s, decode_s, profile.usual_spread, cost_s, company)
+        decoding, prefilling, owed_decode_s, owed_prefill_s = own
+        contention = profile.contention
         queue_s = 0.0
-        slots = deployment.slots
-        if slots is not None:
-            most = slots - 1.0
-            if ahead > most:
-                batch = profile.contention.batch_factor(most)
-                queue_s = (owed_prefill_s + owed_decode_s) * batch / slots * (ahead - most) / max(ahead, 1.0)
-            decoding, prefilling, ahead = min(decoding, most), min(prefilling, most), min(ahead, most)
-        return queue_s, Around(decoding, ahead, prefilling, owed_decode_s, owed_prefill_s, beside)
-
-    def _owed_s(
-        self, profile: Profile | None, load: LoadView, foreign: float, waiting: float, context: int, now: float
-    ) -> tuple[float, float]:
-        """Return the seconds of prefill and of decode that a deployment's requests owe, at its speed alone."""
-        read = load.owed_prefill_tokens + FOREIGN_PREFILL_TOKENS * waiting
-        write = load.owed_decode_tokens + FOREIGN_DECODE_TOKENS * (foreign + 2.0 * waiting)
-        if profile is None:
-            return read * _GUESSED_PREFILL_PER_TOKEN_S, write * _GUESSED_TPOT_S
-        speed = profile.speed
-        return read * speed.prefill_per_token_s * speed.prefill_drift.factor(now), write * speed.tpot_s(context, now)
+        ahead = later = decoding + prefilling
+        if deployment.slots is not None and ahead > deployment.slots - 1.0:
+            later = deployment.slots - 1.0
+            batch = contention.batch_factor(later)
+            queue_s = (owed_prefill_s + owed_decode_s) * batch / deployment.slots * (ahead - later) / max(ahead, 1.0)
+            own = within(own, later)
+        first_s, lost_s, others_s = contention.effects(own, later, beside, queue_s, prefill_s, decode_s)
+        if beside is not NOBODY:
+            ahead += beside.decoding + beside.prefilling
+        if ahead > company:
+            company = ahead
+        spread = profile.intervals.half_width(company)
+        return Estimate(
+            queue_s, load_s, prefill_s + first_s, decode_s + lost_s - first_s, spread, cost_s + others_s, company
+        )
 
     def _keep(self, fingerprint: str, profile: Profile) -> None:
         self._profiles[fingerprint] = profile
@@ -172,9 +209,9 @@ class Predictor:
         self._keep(fingerprint, Profile.from_dict(plain))
 
 
-def _foreign(load: LoadView) -> tuple[float, float]:
-    """Requests that are not ours, running and waiting, the less the older the engine's word is."""
-    if not load.foreign_running and not load.foreign_waiting:
-        return 0.0, 0.0
-    trust = 1.0 / (1.0 + max(0.0, load.age_s) / _GAUGE_FADES_S)
-    return load.foreign_running * trust, load.foreign_waiting * trust
+def within(work: Beside, most: float) -> Beside:
+    """Return work of which no more requests than ``most`` decode, and no more prefill: the others wait for a slot."""
+    decoding, prefilling, decode_s, prefill_s = work
+    if decoding <= most and prefilling <= most:
+        return work
+    return Beside(min(decoding, most), min(prefilling, most), decode_s, prefill_s)

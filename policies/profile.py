@@ -2,38 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from policies.contention import KINDS, Contention, starting_factors
-from policies.drift import Spread
+from policies.interval import Intervals
 from policies.speed import SpeedModel
-from policies.types import Hardware, Observation, PairSample, SpeedSample
+from policies.types import BatchSample, Hardware, Observation, PairSample, SpeedSample
 
-_QUIET = 0.05
+QUIET = 0.05
 """Mean neighbours up to which a request counts as alone."""
 _FEW_TOKENS = 8
 """Answers below this many tokens say too little about decode speed."""
+_COMPANY_WEIGHT = 0.1
+_DRIFT_WINDOW = 20
+_DRIFT_MISSES = 16
+"""So many of the last outcomes have to be off in the same direction before a measurement is called outdated."""
+_LEAST_DRIFT = 0.3
+"""Below this relative distance nothing is outdated: a machine's speed wanders by 5 to 21 % within minutes."""
 
 
 class Profile:
-    """A speed model, contention factors and the spread of predictions made from both.
+    """A speed model, contention factors, and the intervals of predictions made from both.
 
-    The spread is kept apart for requests that ran alone and for those that did not.
+    ``company`` is how many others usually run beside a request, in the mean, and ``usual_spread`` the relative
+    half-width of the interval of a request that finds nobody there.
     """
 
-    __slots__ = ("contention", "speed", "spread_alone", "spread_beside")
+    __slots__ = ("_off", "company", "contention", "intervals", "speed", "usual_spread")
 
     def __init__(self, speed: SpeedModel, contention: Contention) -> None:
         self.speed = speed
         self.contention = contention
-        self.spread_alone = Spread()
-        self.spread_beside = Spread()
+        self.intervals = Intervals()
+        self.company = 0.0
+        self.usual_spread = self.intervals.half_width(0.0)
+        self._off: deque[float] = deque(maxlen=_DRIFT_WINDOW)
+        """Actual over measured time of the last requests that ran alone."""
 
     @classmethod
-    def measured(cls, samples: Iterable[SpeedSample], pairs: Iterable[PairSample], hardware: Hardware) -> Profile:
+    def measured(
+        cls,
+        samples: Iterable[SpeedSample],
+        pairs: Iterable[PairSample],
+        hardware: Hardware,
+        batches: Iterable[BatchSample] = (),
+    ) -> Profile:
         """Begin from a measurement. Raises ``ValueError`` when no sample has a prefill time."""
-        return cls(SpeedModel(samples), Contention.measured(pairs, starting_factors(hardware)))
+        return cls(SpeedModel(samples), Contention.measured(pairs, starting_factors(hardware), batches))
+
+    @property
+    def drifted(self) -> str | None:
+        """Say in words that the measurement does not hold any more; ``None`` as long as it does."""
+        if len(self._off) < _DRIFT_WINDOW:
+            return None
+        far = max(self.intervals.alone, _LEAST_DRIFT)
+        slower = sum(ratio > 1.0 + far for ratio in self._off)
+        faster = sum(ratio < 1.0 / (1.0 + far) for ratio in self._off)
+        if max(slower, faster) < _DRIFT_MISSES:
+            return None
+        ratio = median(self._off)
+        how = f"{ratio:.1f} times as long as" if slower > faster else f"{1.0 / ratio:.1f} times less than"
+        return f"{max(slower, faster)} of the last {_DRIFT_WINDOW} answers took {how} measured, outside of the interval"
 
     def observe(self, seen: Observation, now: float) -> None:
         """Learn from a finished request. Cold, failed and cancelled ones are passed over, as is what came from a cache.
@@ -42,13 +74,37 @@ class Profile:
         """
         if not seen.clean or seen.prompt_tokens <= 0 or seen.total_s <= 0.0:
             return
+        company = sum(seen.neighbours.get(kind, 0.0) for kind in KINDS)
+        self.company += _COMPANY_WEIGHT * (company - self.company)
+        self._judge(seen)
         phases = [
             phase for phase in (self._learn_prefill(seen, now), self._learn_decode(seen, now)) if phase is not None
         ]
         if phases:
-            quiet = sum(seen.neighbours.get(kind, 0.0) for kind in KINDS) <= _QUIET
-            spread = self.spread_alone if quiet else self.spread_beside
-            spread.learn(sum(actual for actual, _ in phases), sum(predicted for _, predicted in phases))
+            self._learn_intervals(seen, company, phases)
+        self.usual_spread = self.intervals.half_width(self.company)
+
+    def _learn_intervals(self, seen: Observation, company: float, phases: Sequence[tuple[float, float]]) -> None:
+        actual_s, predicted_s = sum(actual for actual, _ in phases), sum(predicted for _, predicted in phases)
+        if seen.predicted is None:
+            self.intervals.learn(actual_s, predicted_s, company)
+        if company <= QUIET and len(phases) == 2:
+            measured_s = self.speed.measured_s(_tokens_read(seen), seen.prompt_tokens, seen.output_tokens)
+            if measured_s > 0.0:
+                self._off.append(actual_s / measured_s)
+
+    def _judge(self, seen: Observation) -> None:
+        """Hold what happened against what was predicted for it, had the answer's length been known."""
+        predicted = seen.predicted
+        if predicted is None:
+            return
+        decode_s = predicted.decode_s
+        if decode_s > 0.0:
+            decode_s *= max(0, seen.output_tokens - 1) / max(1, seen.expected_output - 1)
+        predicted_s = predicted.ttft_s + decode_s
+        if predicted_s > 0.0:
+            self.intervals.judge(seen.total_s, predicted_s, predicted.spread)
+            self.intervals.learn(seen.total_s, predicted_s, predicted.company)
 
     def _learn_prefill(self, seen: Observation, now: float) -> tuple[float, float] | None:
         """Return actual and predicted seconds, after learning from them; ``None`` when nothing is to be learned."""
@@ -59,7 +115,7 @@ class Profile:
         if actual is None or actual <= 0.0 or alone <= 0.0:
             return None
         predicted = alone * self.contention.factor("prefill", neighbours)
-        if sum(neighbours.values()) <= _QUIET:
+        if sum(neighbours.values()) <= QUIET:
             self.speed.observe_prefill(read, actual, now)
         else:
             self.contention.learn("prefill", neighbours, actual / alone)
@@ -72,7 +128,7 @@ class Profile:
         if actual <= 0.0 or alone <= 0.0 or seen.output_tokens < _FEW_TOKENS:
             return None
         predicted = alone * self.contention.factor("decode", neighbours)
-        if sum(neighbours.values()) <= _QUIET:
+        if sum(neighbours.values()) <= QUIET:
             self.speed.observe_decode(seen.prompt_tokens, seen.output_tokens, actual, now)
         else:
             self.contention.learn("decode", neighbours, actual / alone)
@@ -83,16 +139,19 @@ class Profile:
         return {
             "speed": self.speed.to_dict(),
             "contention": self.contention.to_dict(),
-            "spread_alone": self.spread_alone.to_dict(),
-            "spread_beside": self.spread_beside.to_dict(),
+            "intervals": self.intervals.to_dict(),
+            "company": self.company,
+            "off": list(self._off),
         }
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Profile:
         """Raises ``KeyError``, ``TypeError`` or ``ValueError`` when ``plain`` did not come from ``to_dict``."""
         profile = cls(SpeedModel.from_dict(plain["speed"]), Contention.from_dict(plain["contention"]))
-        profile.spread_alone = Spread.from_dict(plain["spread_alone"])
-        profile.spread_beside = Spread.from_dict(plain["spread_beside"])
+        profile.intervals = Intervals.from_dict(plain["intervals"])
+        profile.company = float(plain["company"])
+        profile.usual_spread = profile.intervals.half_width(profile.company)
+        profile._off.extend(float(ratio) for ratio in plain["off"])
         return profile
 
 
@@ -109,7 +168,7 @@ def _prefill_s(seen: Observation, neighbours: Mapping[str, float]) -> float | No
     With others in the same engine and no word about the queue, that time may hold a wait: then only the engine's own
     timing will do.
     """
-    waited = neighbours.get("same_decoding", 0.0) + neighbours.get("same_prefilling", 0.0) > _QUIET
+    waited = neighbours.get("same_decoding", 0.0) + neighbours.get("same_prefilling", 0.0) > QUIET
     if waited and seen.queue_s is None:
         return seen.prefill_s
     return seen.ttft_s - (seen.queue_s or 0.0) - (seen.load_s or 0.0)

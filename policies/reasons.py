@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from policies.roster import Option
 from policies.selector import describe_selector
-from policies.types import Estimate, LoadView, Objective, Rejection, RequestFacts
+from policies.types import Estimate, LoadView, Objective, Quality, Rejection, RequestFacts
 
 _LONGEST = 200
 _LONGEST_NAME = 36
@@ -25,11 +25,12 @@ _NEAREST = ("precision", "breaker", "down", "context", "capability", "selector")
 class Tier(IntFlag):
     """What puts a deployment behind all that lack it; the greater weighs more."""
 
-    CUT = 1
-    UNMEASURED = 2
-    LEFT_ALONE = 4
-    MAY_NOT_FIT = 8
-    HOSTED = 16
+    LATE = 1
+    CUT = 2
+    UNMEASURED = 4
+    LEFT_ALONE = 8
+    MAY_NOT_FIT = 16
+    HOSTED = 32
 
 
 UNREADY = 1000.0
@@ -108,11 +109,14 @@ def _difference(objective: Objective, chosen: Row, runner: Row, rule: str) -> st
         return f"{name} comes later: {_behind(runner, chosen.tier)}"
     if chosen.estimate is None or runner.estimate is None:
         return _unmeasured_difference(chosen, runner)
+    if rule == "fastest" and chosen.option.step != runner.option.step and not chosen.option.grade:
+        return _precision_difference(objective, chosen, runner)
     if rule == "prefix":
         held = f"holds {chosen.load.cached_tokens} tokens of the prompt"
         return f"{held}: {_total(chosen)} predicted, {name} {_total(runner)} is within the spread"
-    if rule == "last-used":
-        return f"used last: {_total(chosen)} predicted, {name} {_total(runner)} is within the spread"
+    if rule in ("last-used", "stable"):
+        why = "used last" if rule == "last-used" else "stable by its soak"
+        return f"{why}: {_total(chosen)} predicted, {name} {_total(runner)} is within the spread"
     ours, theirs = chosen.estimate, runner.estimate
     note = _busy(runner)
     if chosen.cost == runner.cost:
@@ -125,6 +129,27 @@ def _difference(objective: Objective, chosen: Row, runner: Row, rule: str) -> st
         return f"finishes first: {a} predicted, {name} {b}{note}"
     lost, lost_there = _apart(ours.cost_to_others_s, theirs.cost_to_others_s)
     return f"delays others less: by {lost}, {name} by {lost_there} ({a} and {b} predicted)"
+
+
+def _precision_difference(objective: Objective, chosen: Row, runner: Row) -> str:
+    """Say why a quantised one serves who asked for no precision, or why it does not."""
+    assert chosen.estimate is not None
+    assert runner.estimate is not None
+    first_token = objective is Objective.TTFT
+    ours_s = chosen.estimate.ttft_s if first_token else chosen.estimate.total_s
+    theirs_s = runner.estimate.ttft_s if first_token else runner.estimate.total_s
+    a, b = _apart(ours_s, theirs_s)
+    name, served, other = _short(runner.id), chosen.option.deployment, runner.option.deployment
+    if chosen.option.step > runner.option.step:
+        quality = "is the baseline" if served.quality is Quality.BASELINE else "passed its quality test"
+        faster = f"is {1.0 - ours_s / theirs_s:.0%} faster" if ours_s < theirs_s else "delays others less"
+        return f"{served.precision} {quality} and {faster}: {a} predicted, {name} in {other.precision} {b}"
+    if ours_s <= theirs_s:
+        return f"best precision, {served.precision}, and fastest: {a} predicted, {name} in {other.precision} {b}"
+    return (
+        f"best precision first, {served.precision}: {a} predicted, {name} in {other.precision} {b}, "
+        f"not faster by the margin that {other.precision} needs"
+    )
 
 
 def _unmeasured_difference(chosen: Row, runner: Row) -> str:
@@ -150,7 +175,9 @@ def _behind(row: Row, but: int = 0) -> str:
         return f"it asked to be left alone for {_seconds(row.load.retry_after_s)}"
     if tier & Tier.UNMEASURED:
         return "not measured yet"
-    return f"its context of {row.option.context} may cut the answer"
+    if tier & Tier.CUT:
+        return f"its context of {row.option.context} may cut the answer"
+    return "it will probably miss the deadline"
 
 
 def _busy(row: Row) -> str:

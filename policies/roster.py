@@ -19,13 +19,18 @@ class Option:
     """A deployment that may serve a kind of request.
 
     ``grade`` orders precisions for callers who left the choice to us: 0 may serve, higher ones only when there is
-    nothing lower. ``area`` is its place in ``Roster.areas``, −1 when it shares its hardware with no other deployment.
+    nothing lower. ``step`` is how far below 16 bits it serves such callers: 0 for 16 bits and better, 1 for 8 bits, 2
+    for fewer; it has to be faster by a margin. ``area`` is its place in ``Roster.overlaps``, −1 when it shares its
+    hardware with no other deployment.
     """
 
     deployment: Deployment
     id: str
+    fingerprint: str
+    hosted: bool
     context: int
     grade: int
+    step: int
     area: int
 
 
@@ -51,8 +56,8 @@ class Roster:
         self._area_of: dict[str, int] = {}
         self.overlaps: tuple[tuple[int, ...], ...] = ()
         """Per area, the areas that have a device in common with it: its own and others."""
-        self.shared: tuple[tuple[Deployment, int], ...] = ()
-        """Deployments that others share hardware with, each with its area."""
+        self.shared: dict[str, tuple[Deployment, int]] = {}
+        """Deployments that others share hardware with, each with its area, by id."""
         self._find_areas()
         self._plans: OrderedDict[Kind, Plan] = OrderedDict()
 
@@ -63,14 +68,12 @@ class Roster:
                 members.setdefault(deployment.hardware.devices, []).append(deployment)
         areas = sorted(members, key=sorted)
         overlaps = [tuple(j for j, there in enumerate(areas) if not here.isdisjoint(there)) for here in areas]
-        shared = []
         for i, here in enumerate(areas):
             if sum(len(members[areas[j]]) for j in overlaps[i]) > 1:
                 for deployment in members[here]:
                     self._area_of[deployment.id] = i
-                    shared.append((deployment, i))
+                    self.shared[deployment.id] = deployment, i
         self.overlaps = tuple(overlaps)
-        self.shared = tuple(shared)
 
     def plan(self, facts: RequestFacts) -> Plan:
         """Return who may serve such requests as far as the fleet alone decides that."""
@@ -90,12 +93,16 @@ class Roster:
                 rejected.append(rejection)
                 continue
             asked_for = bool(facts.pinned) or asks_for_precision(facts.selector, deployment)
+            ours_to_choose = not asked_for and not deployment.hosted
             options.append(
                 Option(
                     deployment,
                     deployment.id,
+                    deployment.fingerprint,
+                    deployment.hosted,
                     UNLIMITED if deployment.context is None else deployment.context,
                     0 if asked_for else precision_grade(deployment),
+                    _step(deployment.precision) if ours_to_choose else 0,
                     self._area_of.get(deployment.id, -1),
                 )
             )
@@ -127,6 +134,10 @@ def precision_grade(deployment: Deployment) -> int:
         return 0
     grade = 3 if deployment.precision is Precision.UNKNOWN else 1 if bits >= 8 else 2
     return grade + 3 if deployment.quality is Quality.FAILED else grade
+
+
+def _step(precision: Precision) -> int:
+    return 0 if precision.bits >= 16 else 1 if precision.bits >= 8 else 2
 
 
 def _reject(facts: RequestFacts, deployment: Deployment) -> Rejection | None:

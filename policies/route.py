@@ -3,23 +3,26 @@
     who may     pinned, selector, capability (``roster``); down, breaker, context; precision
     order       tier first (below), then the objective's cost, then id
                 not measured: ready ones first, then precision, requests in flight, id
-    kept        within the spread the deployment that holds the prefix, else the one used last, stays in front, but
-                never before one that is faster in every respect
+    kept        within the spread the deployment that holds the prefix, else a stable one, else the one used last, stays
+                in front, but never before one that is faster in every respect (a stable one may), or of a better
+                precision
 
 A tier is what makes a deployment come after all others, however fast it is: a hosted API; a prompt that may not fit
-(estimated, so it is no rejection); an engine that asked to be left alone; no measurement; an answer that may not fit.
+(estimated, so it is no rejection); an engine that asked to be left alone; no measurement; an answer that may not fit;
+a deadline that it is predicted to miss.
 
 Precision, when the caller named none: among the deployments that can serve this request now, 16 bits and better serve,
-and quantised ones that passed their quality regression. Only when none of these is up, the best of the others do.
+and quantised ones that passed their quality regression, when they are predicted to be faster by a margin. Only when
+none of these is up, the best of the others do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from policies.contention import NOBODY, Beside
-from policies.predict import Predictor
+from policies.predict import Predictor, within
 from policies.reasons import UNREADY, Row, Tier, explain, explain_next
 from policies.roster import Option, Plan, Roster, roster
 from policies.types import (
@@ -33,21 +36,27 @@ from policies.types import (
     Rejection,
     RequestFacts,
 )
+from policies.value import value
 
 _MARGIN = 0.1
 """Costs nearer than this (or than the spread, where that is less) do not move a model from where it is."""
-_EQUAL_DIGITS = 9
+_TIE_S = 1e-9
 """Costs that differ by less than a nanosecond tie, and are ordered by id."""
+_DUST = 1e-9
+"""What a sum may be off by after something was taken from it."""
 _IDLE = LoadView()
+_DOWN, _EMBEDDINGS = Health.DOWN, Operation.EMBEDDINGS
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class FleetView:
     """All that a decision is made from, at one moment.
 
     ``deployments`` are those of all models, since they slow each other; pass the same tuple until the fleet changes.
-    ``loads`` are by deployment id (a missing one is idle), ``last_used`` gives a model's last deployment id,
-    ``cost_to_others`` is what the objective latency counts of the delay that a choice adds to others.
+    ``loads`` are by deployment id; leave out those that are idle: it saves half of the decision. ``last_used`` gives a
+    model's last deployment id, ``cost_to_others`` is what the objective latency counts of the delay that a choice adds
+    to others. ``margins`` are how much faster 8 bits, and fewer, must be than 16 bits to serve who asked for no
+    precision: 0.1 means by 10 %.
     """
 
     deployments: tuple[Deployment, ...]
@@ -56,6 +65,7 @@ class FleetView:
     last_used: Mapping[str, str] = field(default_factory=dict)
     now: float = 0.0
     cost_to_others: float = 0.5
+    margins: tuple[float, float] = (0.1, 0.2)
 
 
 def route(facts: RequestFacts, fleet: FleetView) -> Decision:
@@ -72,7 +82,9 @@ def route(facts: RequestFacts, fleet: FleetView) -> Decision:
     rule, reason = explain(facts, rows, head, rule, rejected)
     candidates = [Candidate(rows[head].option.deployment, rows[head].estimate, reason)]
     candidates += [
-        Candidate(row.option.deployment, row.estimate, explain_next(row)) for i, row in enumerate(rows) if i != head
+        Candidate(row.option.deployment, row.estimate, explain_next(row) if row.tier else "next in line")
+        for i, row in enumerate(rows)
+        if i != head
     ]
     return Decision(tuple(candidates), tuple(rejected), rule)
 
@@ -85,22 +97,25 @@ def _admit(
     Better ones that are still loading stay: whether to wait for them is a matter of time.
     """
     least = facts.prompt_tokens if facts.counted else min(facts.prompt_tokens, facts.prompt_tokens_least)
-    if facts.operation is not Operation.EMBEDDINGS:
+    if facts.operation is not _EMBEDDINGS:
         least += 1
     able: list[tuple[Option, LoadView]] = []
     mixed = False
     for option in plan.options:
         load = loads.get(option.id, _IDLE)
-        if load.health is Health.DOWN:
-            reason = f"down: {load.note}" if load.note else "down"
-            rejected.append(Rejection(option.deployment, "down", reason))
-        elif load.breaker_open:
-            rejected.append(Rejection(option.deployment, "breaker", "failed repeatedly and is being left alone"))
-        elif least > option.context:
+        if load is not _IDLE:
+            if load.health is _DOWN:
+                reason = f"down: {load.note}" if load.note else "down"
+                rejected.append(Rejection(option.deployment, "down", reason))
+                continue
+            if load.breaker_open:
+                rejected.append(Rejection(option.deployment, "breaker", "failed repeatedly and is being left alone"))
+                continue
+        if least > option.context:
             rejected.append(Rejection(option.deployment, "context", _too_long(facts, option.context)))
-        else:
-            able.append((option, load))
-            mixed = mixed or option.grade > 0
+            continue
+        able.append((option, load))
+        mixed = mixed or option.grade > 0
     return _admit_precision(able, rejected) if mixed else able
 
 
@@ -117,31 +132,39 @@ def _admit_precision(able: list[tuple[Option, LoadView]], rejected: list[Rejecti
 def _rank(facts: RequestFacts, fleet: FleetView, known: Roster, admitted: list[tuple[Option, LoadView]]) -> list[Row]:
     """Return the admitted in the order of tier and cost."""
     predictor, now = fleet.predictor, fleet.now
-    around = _Neighbourhood(known, fleet) if known.shared else None
+    around = _Neighbourhood(known, fleet, facts.prompt_tokens) if known.shared and fleet.loads else None
     prompt = facts.prompt_tokens
-    generates = facts.operation is not Operation.EMBEDDINGS
-    whole = prompt + (facts.max_output or facts.expected_output) if generates else prompt
+    output = 0 if facts.operation is _EMBEDDINGS else facts.expected_output
+    needed = prompt + (facts.max_output or output) if output else prompt
+    first_token = prompt + 1 if output else prompt
     decode, others = _weights(facts.objective, fleet.cost_to_others)
+    handicaps = (1.0, *(1.0 / (1.0 - margin) for margin in fleet.margins))
+    deadline_s = facts.deadline_s
     rows = []
     for option, load in admitted:
-        deployment = option.deployment
-        beside = NOBODY if around is None or option.area < 0 else around.beside(option)
-        estimate = predictor.estimate(facts, deployment, load, now, beside)
-        tier = 0
-        if whole > option.context:
-            tier = Tier.MAY_NOT_FIT if prompt + generates > option.context else Tier.CUT
+        own, beside = None, NOBODY
+        if around is not None and option.area >= 0:
+            own, beside = around.of(option)
+        estimate = (
+            predictor.alone(option.fingerprint, prompt, output, now)
+            if load is _IDLE and beside is NOBODY
+            else predictor.estimate(facts, option.deployment, load, now, beside, own)
+        )
+        tier = Tier.HOSTED if option.hosted else 0
+        if needed > option.context:
+            tier |= Tier.MAY_NOT_FIT if first_token > option.context else Tier.CUT
         if load.retry_after_s > 0.0:
             tier |= Tier.LEFT_ALONE
-        if deployment.hosted:
-            tier |= Tier.HOSTED
         if estimate is None:
             late = UNREADY if load.health is Health.LOADING or not load.resident else 0.0
-            cost = late - deployment.precision.rank
+            cost = late - option.deployment.precision.rank
             rows.append(Row(tier | Tier.UNMEASURED, cost, load.inflight, option.id, option, load, None))
-        else:
-            cost = estimate.queue_s + estimate.load_s + estimate.prefill_s
-            cost += decode * estimate.decode_s + others * estimate.cost_to_others_s
-            rows.append(Row(tier, round(cost, _EQUAL_DIGITS), 0, option.id, option, load, estimate))
+            continue
+        cost = estimate.queue_s + estimate.load_s + estimate.prefill_s
+        if deadline_s is not None and cost + estimate.decode_s > deadline_s:
+            tier |= Tier.LATE
+        cost = (cost + decode * estimate.decode_s + others * estimate.cost_to_others_s) * handicaps[option.step]
+        rows.append(Row(tier, int(cost / _TIE_S) * _TIE_S, 0, option.id, option, load, estimate))
     rows.sort()
     return rows
 
@@ -162,14 +185,33 @@ def _choose(facts: RequestFacts, rows: list[Row], last_used: str | None) -> tupl
         return 0, "unmeasured"
     if len(rows) == 1:
         return 0, "only"
-    peers = [row for row in rows if row.tier == best.tier]
-    held = max(row.load.cached_tokens for row in peers)
+    ties = _ties(rows, best.cost * (1.0 + min(_MARGIN, best.estimate.spread)))
+    return _stays(rows, ties, last_used) if len(ties) > 1 else (0, "fastest")
+
+
+def _ties(rows: list[Row], limit: float) -> list[int]:
+    """Return the places of those that cost the same as the first, as far as can be told, at no worse precision."""
+    tier, step = rows[0].tier, rows[0].option.step
+    places = []
+    for i, row in enumerate(rows):
+        if row.tier != tier or row.cost > limit:
+            break
+        if row.option.step <= step:
+            places.append(i)
+    return places
+
+
+def _stays(rows: list[Row], ties: list[int], last_used: str | None) -> tuple[int, str]:
+    """Return which of those that tie comes first, and why."""
+    held = max(rows[i].load.cached_tokens for i in ties)
     if held:
-        rule, place = "prefix", next(i for i, row in enumerate(peers) if row.load.cached_tokens == held)
-    else:
-        rule, place = "last-used", next((i for i, row in enumerate(peers) if row.id == last_used), 0)
-    near = rows[place].cost <= best.cost * (1.0 + min(_MARGIN, best.estimate.spread))
-    return (place, rule) if place and near and _stands(rows, place) else (0, "fastest")
+        place = next(i for i in ties if rows[i].load.cached_tokens == held)
+        return (place, "prefix") if place and _stands(rows, place) else (0, "fastest")
+    stable = [i for i in ties if rows[i].option.deployment.stable]
+    place = next((i for i in stable or ties if rows[i].id == last_used), 0)
+    if place and _stands(rows, place):
+        return place, "last-used"
+    return (stable[0], "stable") if stable and stable[0] else (0, "fastest")
 
 
 def _stands(rows: list[Row], place: int) -> bool:
@@ -191,43 +233,55 @@ def _stands(rows: list[Row], place: int) -> bool:
 class _Neighbourhood:
     """What runs on each set of devices at this moment, summed once for all options."""
 
-    __slots__ = ("_overlaps", "_sums", "_works")
+    __slots__ = ("_sums", "_works")
 
-    def __init__(self, known: Roster, fleet: FleetView) -> None:
-        self._overlaps = known.overlaps
-        self._works: dict[str, Beside] = {}
+    def __init__(self, known: Roster, fleet: FleetView, prompt_tokens: int) -> None:
+        """``prompt_tokens`` of this request stand for the context of the others."""
+        self._works: dict[str, tuple[Beside, Beside]] = {}
+        """What runs and waits on each busy deployment, and the part of it that has a slot."""
         self._sums: dict[int, list[float]] = {}
-        loads, predictor, now = fleet.loads, fleet.predictor, fleet.now
-        for deployment, area in known.shared:
-            load = loads.get(deployment.id, _IDLE)
-            if not load.inflight and not load.foreign_running and not load.foreign_waiting:
+        predictor, now = fleet.predictor, fleet.now
+        shared, overlaps = known.shared, known.overlaps
+        for id_, load in fleet.loads.items():
+            if id_ not in shared or not (load.inflight or load.foreign_running or load.foreign_waiting):
                 continue
-            work = predictor.work(deployment, load, now)
-            self._works[deployment.id] = work
-            for i in self._overlaps[area]:
-                sums = self._sums.setdefault(i, [0.0, 0.0, 0.0, 0.0, 0.0])
-                sums[0] += work.decoding
-                sums[1] += work.prefilling
-                sums[2] += work.decode_s
-                sums[3] += work.prefill_s
+            deployment, area = shared[id_]
+            work = predictor.work(deployment, load, now, prompt_tokens)
+            runs = work if deployment.slots is None else within(work, deployment.slots)
+            self._works[id_] = work, runs
+            decoding, prefilling, decode_s, prefill_s = runs
+            for i in overlaps[area]:
+                sums = self._sums.get(i)
+                if sums is None:
+                    self._sums[i] = [decoding, prefilling, decode_s, prefill_s, 1.0]
+                    continue
+                sums[0] += decoding
+                sums[1] += prefilling
+                sums[2] += decode_s
+                sums[3] += prefill_s
                 sums[4] += 1.0
 
-    def beside(self, option: Option) -> Beside:
-        """Return what the other deployments on an option's hardware do."""
+    def of(self, option: Option) -> tuple[Beside, Beside]:
+        """Return what an option's deployment does itself, and what the others on its hardware do."""
         sums = self._sums.get(option.area)
         if sums is None:
-            return NOBODY
+            return NOBODY, NOBODY
         decoding, prefilling, decode_s, prefill_s, busy = sums
-        own = self._works.get(option.id)
-        if own is None:
-            return Beside(decoding, prefilling, decode_s, prefill_s)
+        works = self._works.get(option.id)
+        if works is None:
+            return NOBODY, Beside(decoding, prefilling, decode_s, prefill_s)
+        own, runs = works
         if busy == 1.0:
-            return NOBODY
-        return Beside(
-            max(0.0, decoding - own.decoding),
-            max(0.0, prefilling - own.prefilling),
-            max(0.0, decode_s - own.decode_s),
-            max(0.0, prefill_s - own.prefill_s),
+            return own, NOBODY
+        decoding -= runs.decoding
+        prefilling -= runs.prefilling
+        decode_s -= runs.decode_s
+        prefill_s -= runs.prefill_s
+        return own, Beside(
+            decoding if decoding > _DUST else 0.0,
+            prefilling if prefilling > _DUST else 0.0,
+            decode_s if decode_s > _DUST else 0.0,
+            prefill_s if prefill_s > _DUST else 0.0,
         )
 
 

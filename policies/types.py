@@ -1,6 +1,6 @@
 """The values that all parts share: what a deployment is, what a request needs, what was decided.
 
-Everything here is frozen (``value``: what is made for each request). Times are seconds (``_s``) on a monotonic clock that the caller reads; lengths are tokens.
+Everything here is frozen. Times are seconds (``_s``) on a monotonic clock that the caller reads; lengths are tokens.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.contention import CPU_START, GPU_START, NOBODY, Around, Beside, Contention, starting_factors
+from policies.contention import CPU_START, GPU_START, NOBODY, Beside, Contention, starting_factors
 from policies.types import Hardware, PairSample
 
 
@@ -27,8 +27,8 @@ def simulate(work_s: float, neighbours_s: list[float], excess: float, theirs: fl
 
 def decode_beside(contention: Contention, seconds: float, others: list[float]) -> float:
     """Predict a decode beside other engines' decoding requests."""
-    around = Around(0, 0, 0, 0.0, 0.0, Beside(float(len(others)), 0.0, sum(others), 0.0))
-    _, lost, _ = contention.effects(around, 0.0, 0.0, seconds)
+    around = Beside(float(len(others)), 0.0, sum(others), 0.0)
+    _, lost, _ = contention.effects(NOBODY, 0.0, around, 0.0, 0.0, seconds)
     return seconds + lost
 
 
@@ -45,8 +45,8 @@ def test_the_formula_is_exact_when_the_two_slow_each_other_differently(
     work_s: float, other_s: float, excess: float, theirs: float
 ) -> None:
     contention = Contention(((theirs, 0.0, 0.0, 0.0), (0.0, excess, 0.0, 0.0)))
-    around = Around(0, 0, 1, 0.0, other_s, NOBODY)
-    _, lost, _ = contention.effects(around, 0.0, 0.0, work_s)
+    own = Beside(0.0, 1.0, 0.0, other_s)
+    _, lost, _ = contention.effects(own, 0.0, NOBODY, 0.0, 0.0, work_s)
     assert work_s + lost == pytest.approx(simulate(work_s, [other_s], excess, theirs))
 
 
@@ -77,14 +77,13 @@ def test_it_starts_from_the_figures_that_were_measured_on_two_cores() -> None:
 
 def test_what_one_loses_the_other_is_charged_for() -> None:
     contention = Contention(((1.0,) * 4, (1.0,) * 4))
-    around = Around(0, 0, 0, 0.0, 0.0, Beside(1.0, 0.0, 3.0, 0.0))
-    _, lost, cost = contention.effects(around, 0.0, 0.0, 2.0)
+    _, lost, cost = contention.effects(NOBODY, 0.0, Beside(1.0, 0.0, 3.0, 0.0), 0.0, 0.0, 2.0)
     assert lost == pytest.approx(2.0)
     assert cost == pytest.approx(2.0)
 
 
 def test_nobody_around_costs_nothing() -> None:
-    assert Contention().effects(Around(0, 0, 0, 0.0, 0.0, NOBODY), 0.0, 1.0, 1.0) == (0.0, 0.0, 0.0)
+    assert Contention().effects(NOBODY, 0.0, NOBODY, 0.0, 1.0, 1.0) == (0.0, 0.0, 0.0)
 
 
 def test_measured_pairs_replace_the_start_values_and_others_stay() -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import replace
+from math import log
 
 import pytest
 from fleets import NOW, samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.corrected import CorrectedCurve
 from policies.curve import Curve
-from policies.drift import Drift, Spread
+from policies.drift import Drift
+from policies.interval import Spread
 from policies.profile import Profile
 from policies.speed import SpeedModel
 from policies.types import Hardware, Observation, SpeedSample
@@ -80,8 +83,8 @@ def test_prefill_and_decode_are_predicted_apart() -> None:
 
 def test_decode_slows_with_the_context() -> None:
     speed = SpeedModel([SpeedSample(100, 20, 0.4, 0.0125), SpeedSample(900, 20, 3.6, 0.027)])
-    assert speed.tpot_s(110, NOW) == pytest.approx(0.0125)
-    assert speed.tpot_s(510, NOW) == pytest.approx(0.01975)
+    assert speed.tpot.at(110, NOW) == pytest.approx(0.0125)
+    assert speed.tpot.at(510, NOW) == pytest.approx(0.01975)
 
 
 def test_an_engine_that_only_embeds_has_no_decode() -> None:
@@ -96,28 +99,28 @@ def test_drift_is_followed_within_a_score_of_requests() -> None:
     for _ in range(20):
         speed.observe_prefill(256, 1.024 * 1.4, NOW)
     assert speed.prefill_s(256, NOW) == pytest.approx(1.024 * 1.4, rel=0.02)
-    assert speed.tpot_s(256, NOW) == pytest.approx(0.02)
+    assert speed.tpot.at(256, NOW) == pytest.approx(0.02)
 
 
-def test_settled_drift_follows_the_design_weight_of_a_fifth() -> None:
-    drift = Drift()
-    for _ in range(4):
-        drift.learn(1.0, 1.0, NOW)
-    drift.learn(1.2, 1.0, NOW)
-    assert drift.factor(NOW) == pytest.approx(1.2**0.2)
+def test_a_settled_correction_follows_the_design_weight_of_a_fifth() -> None:
+    curve = CorrectedCurve([(256, 1.0)])
+    for _ in range(40):
+        curve.learn(256, 1.0, 1.0, NOW)
+    curve.learn(256, 1.2, 1.0, NOW)
+    assert curve.at(256, NOW) == pytest.approx(1.2**0.2, rel=0.01)
 
 
 def test_the_first_requests_correct_a_measurement_that_was_made_in_a_bad_moment() -> None:
     drift = Drift()
     for _ in range(4):
-        drift.learn(0.4, drift.factor(NOW), NOW)
+        drift.learn(max(-0.5, log(0.4 / drift.factor(NOW))), NOW)
     assert drift.factor(NOW) < 0.6
 
 
 def test_one_outlier_moves_a_settled_prediction_by_a_tenth_at_most() -> None:
     for odd in (100.0, 0.001):
         speed = SpeedModel(samples())
-        for _ in range(4):
+        for _ in range(40):
             speed.observe_prefill(256, 1.024, NOW)
         speed.observe_prefill(256, odd, NOW)
         assert speed.prefill_s(256, NOW) == pytest.approx(1.024, rel=0.11)
@@ -126,7 +129,7 @@ def test_one_outlier_moves_a_settled_prediction_by_a_tenth_at_most() -> None:
 def test_old_corrections_fade_towards_the_measurement() -> None:
     drift = Drift()
     for _ in range(50):
-        drift.learn(2.0, drift.factor(NOW), NOW)
+        drift.learn(log(2.0 / drift.factor(NOW)), NOW)
     assert drift.factor(NOW) == pytest.approx(2.0, rel=0.01)
     assert drift.factor(NOW + 900) == pytest.approx(2.0**0.5, rel=0.01)
     assert drift.factor(NOW + 9000) == pytest.approx(1.0, abs=0.01)
@@ -135,17 +138,17 @@ def test_old_corrections_fade_towards_the_measurement() -> None:
 def test_a_correction_starts_from_what_has_faded_not_from_what_was() -> None:
     drift = Drift()
     for _ in range(50):
-        drift.learn(2.0, drift.factor(NOW), NOW)
+        drift.learn(log(2.0 / drift.factor(NOW)), NOW)
     later = NOW + 1800
     before = drift.factor(later)
-    drift.learn(1.0, 1.0, later)
+    drift.learn(0.0, later)
     assert drift.factor(later) == pytest.approx(before)
 
 
 def test_no_correction_leaves_the_measurement_by_more_than_eight_times() -> None:
     drift = Drift()
     for _ in range(200):
-        drift.learn(1000.0, 1.0, NOW)
+        drift.learn(0.5, NOW)
     assert drift.factor(NOW) == pytest.approx(8.0)
 
 
@@ -175,18 +178,18 @@ def test_a_request_that_went_as_predicted_changes_nothing() -> None:
     known = profile()
     known.observe(SERVED, NOW)
     assert known.speed.prefill_s(256, NOW) == pytest.approx(1.024)
-    assert known.speed.tpot_s(256, NOW) == pytest.approx(0.02)
+    assert known.speed.tpot.at(256, NOW) == pytest.approx(0.02)
 
 
 def test_a_slower_prompt_teaches_prefill_only_and_a_slower_answer_decode_only() -> None:
     known = profile()
     known.observe(replace(SERVED, ttft_s=1.3, total_s=1.94), NOW)
     assert known.speed.prefill_s(256, NOW) > 1.05
-    assert known.speed.tpot_s(256, NOW) == pytest.approx(0.02, rel=1e-6)
+    assert known.speed.tpot.at(256, NOW) == pytest.approx(0.02, rel=1e-6)
     known = profile()
     known.observe(replace(SERVED, total_s=1.8), NOW)
     assert known.speed.prefill_s(256, NOW) == pytest.approx(1.024)
-    assert known.speed.tpot_s(256, NOW) > 0.0201
+    assert known.speed.tpot.at(256, NOW) > 0.0201
 
 
 @pytest.mark.parametrize(
@@ -206,7 +209,7 @@ def test_what_would_poison_the_averages_is_kept_out(poison: Observation) -> None
     for _ in range(10):
         known.observe(poison, NOW)
     assert known.speed.prefill_s(256, NOW) == pytest.approx(1.024)
-    assert known.speed.tpot_s(256, NOW) == pytest.approx(0.02, rel=1e-6)
+    assert known.speed.tpot.at(256, NOW) == pytest.approx(0.02, rel=1e-6)
 
 
 def test_of_a_prompt_that_was_partly_cached_only_the_rest_teaches() -> None:
@@ -242,13 +245,13 @@ def test_a_possible_wait_in_the_same_engine_is_taken_out_by_the_engines_own_timi
 def test_a_few_tokens_say_nothing_about_decode() -> None:
     known = profile()
     known.observe(replace(SERVED, output_tokens=3, total_s=2.5), NOW)
-    assert known.speed.tpot_s(256, NOW) == pytest.approx(0.02)
+    assert known.speed.tpot.at(256, NOW) == pytest.approx(0.02)
 
 
 def test_the_engines_own_decode_time_is_preferred() -> None:
     known = profile()
     known.observe(replace(SERVED, total_s=60.0, decode_s=0.64), NOW)
-    assert known.speed.tpot_s(256, NOW) == pytest.approx(0.02, rel=1e-6)
+    assert known.speed.tpot.at(256, NOW) == pytest.approx(0.02, rel=1e-6)
 
 
 def test_what_ran_beside_others_corrects_the_contention_and_not_the_speed() -> None:
@@ -276,8 +279,8 @@ def test_the_spread_of_loaded_requests_is_kept_apart() -> None:
     for _ in range(30):
         known.observe(SERVED, NOW)
         known.observe(replace(SERVED, ttft_s=40.0, total_s=80.0, neighbours={"other_decoding": 0.3}), NOW)
-    assert known.spread_alone.half_width < 0.15
-    assert known.spread_beside.half_width > 0.4
+    assert known.intervals.half_width(0.0) < 0.15
+    assert known.intervals.half_width(0.3) > 0.4
 
 
 def test_a_profile_survives_a_store() -> None:
@@ -286,8 +289,8 @@ def test_a_profile_survives_a_store() -> None:
         known.observe(replace(SERVED, ttft_s=1.5, total_s=2.5), NOW)
         known.observe(replace(SERVED, ttft_s=3.0, total_s=9.0, neighbours={"other_decoding": 1.0}), NOW)
     again = Profile.from_dict(json.loads(json.dumps(known.to_dict())))
-    assert again.speed.prefill_s(300, 5.0) == pytest.approx(known.speed.prefill_s(300, NOW))
-    assert again.speed.tpot_s(300, 5.0) == pytest.approx(known.speed.tpot_s(300, NOW))
+    assert again.speed.prefill_s(300, 5.0) == pytest.approx(known.speed.prefill_s(300, NOW), rel=0.01)
+    assert again.speed.tpot.at(300, 5.0) == pytest.approx(known.speed.tpot.at(300, NOW))
     assert again.to_dict() == known.to_dict()
 
 
