@@ -60,12 +60,20 @@ def family(pid: int) -> frozenset[int]:
 def memory_use(pid: int) -> MemoryUse | None:
     """The memory that a process and its children took at most, where the system keeps count; ``None`` when gone."""
     pids = family(pid)
-    peaks = [peak for each in pids if (peak := _peak(each)) is not None]
-    present = [rss for each in pids if (rss := _present(each)) is not None] if not peaks else []
+    peaks = [peak for each in pids if (peak := peak_bytes(each)) is not None]
+    present = [rss for each in pids if (rss := resident_bytes(each)) is not None] if not peaks else []
     if not peaks and not present:
         return None
     on_gpus = [used for used in gpu_memory(pids).values() if used is not None]
     return MemoryUse(sum(peaks or present), is_peak=bool(peaks), gpu_bytes=sum(on_gpus) if on_gpus else None)
+
+
+def present_memory(pid: int) -> int | None:
+    """The bytes that a process and its children hold now, on the host and on GPUs; ``None`` when gone or hidden."""
+    pids = family(pid)
+    held = [rss for each in pids if (rss := resident_bytes(each)) is not None]
+    on_gpus = [used for used in gpu_memory(pids).values() if used is not None]
+    return sum(held) + sum(on_gpus) if held else None
 
 
 def model_path(pid: int) -> Path | None:
@@ -103,7 +111,8 @@ def _name(pid: int) -> str:
     return ""
 
 
-def _peak(pid: int) -> int | None:
+def peak_bytes(pid: int) -> int | None:
+    """The most memory that one process has held so far; ``None`` where the system keeps no count (not Linux)."""
     with contextlib.suppress(OSError):
         for line in Path("/proc", str(pid), "status").read_text().splitlines():
             if line.startswith("VmHWM:"):
@@ -111,9 +120,18 @@ def _peak(pid: int) -> int | None:
     return None
 
 
-def _present(pid: int) -> int | None:
+def resident_bytes(pid: int) -> int | None:
+    """The memory that one process holds now; ``None`` when it is gone."""
     with contextlib.suppress(*_HIDDEN):
         return int(psutil.Process(pid).memory_info().rss)
+    return None
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """The processor time that one process has used, all of its threads; ``None`` when it is gone."""
+    with contextlib.suppress(*_HIDDEN):
+        times = psutil.Process(pid).cpu_times()
+        return float(times.user + times.system)
     return None
 
 

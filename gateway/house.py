@@ -37,15 +37,15 @@ class House:
         self._measures = measure and settings.routing.measure_at_start
         self._store: AsyncStore | None = None
         self.measuring: Measuring | None = None
-        self._verdicts: Verdicts | None = None
+        self.verdicts: Verdicts | None = None
 
     async def start(self) -> None:
         """Open the records, take the engines in and begin to measure; returns without waiting for any engine."""
         self._store = await AsyncStore.open(records_in(self.settings.data_dir))
         self.measuring = Measuring(self.fleet, self._store, enabled=self._measures)
         await self.measuring.restore()
-        self._verdicts = Verdicts(self.fleet, self._store)
-        await self._verdicts.start()
+        self.verdicts = Verdicts(self.fleet, self._store)
+        await self.verdicts.start()
         self.fleet.on_change(self.measuring.fleet_changed)
         self.measuring.start()
         self._assembly.start()
@@ -59,8 +59,8 @@ class House:
         await self._assembly.aclose()
         if self.measuring is not None:
             await self.measuring.aclose()
-        if self._verdicts is not None:
-            await self._verdicts.aclose()
+        if self.verdicts is not None:
+            await self.verdicts.aclose()
         await self.fleet.aclose()
         if self._store is not None:
             await self._store.aclose()

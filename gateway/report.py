@@ -37,6 +37,7 @@ def _deployment(fleet: Fleet, deployment: Deployment) -> dict[str, Any]:
         "engine_label": deployment.engine if described is None else described.label,
         "engine_version": deployment.engine_version,
         "endpoint": deployment.endpoint,
+        "url": engine.source.url,
         "engine_model": deployment.engine_model,
         "precision": deployment.precision,
         "scheme": deployment.scheme,

@@ -29,6 +29,11 @@ class Source(ABC):
         self._hardware_given = hardware
         self._hardware: Hardware | None = None
 
+    @property
+    def url(self) -> str:
+        """The engine's address; "" as long as it has none."""
+        return "" if self.adapter is None else self.adapter.endpoint.url
+
     @abstractmethod
     async def connect(self) -> Adapter:
         """Return the adapter, made at the first need. Raises ``EngineError`` while there is nothing to talk to."""

@@ -50,7 +50,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakVerdict:
-    """What a soak has shown. ``reasons`` say why it is not ``stable``.
+    """What a soak has shown. ``reasons`` say why it is not ``stable``; when there was only too little to say so, it is
+    not ``conclusive`` either.
 
     ``requests`` were made of the ``planned`` ones. ``ttft`` is the drift of the time to the first token with the
     prompt's length taken out; ``memory`` the growth of the engine's process after the warm-up, to ``memory_bytes``.
@@ -59,6 +60,7 @@ class SoakVerdict:
     """
 
     stable: bool
+    conclusive: bool
     reasons: tuple[str, ...]
     requests: int
     planned: int
@@ -98,16 +100,18 @@ def judge(trials: Sequence[Trial], planned: int, *, gone: bool = False) -> SoakV
     answers = [trial.answer for trial in _good(trials, Role.REPEATED)]
     same = max(Counter(answers).values(), default=0)
     good_invalid = _good(trials, Role.INVALID)
-    reasons = [
+    few = len(trials) < LEAST_REQUESTS
+    faults = [
         _of_failures(failures, len(trials)),
         "it did not come back after the last failure" if gone else "",
         _of_ttft(ttft),
         _of_memory(memory, known[-1] if known else 0),
         _of_answers(same, len(answers)),
-        f"only {len(trials)} requests were made, {LEAST_REQUESTS} are needed" if len(trials) < LEAST_REQUESTS else "",
     ]
+    reasons = [*faults, f"only {len(trials)} requests were made, {LEAST_REQUESTS} are needed" if few else ""]
     return SoakVerdict(
         stable=not any(reasons),
+        conclusive=not few or any(faults),
         reasons=tuple(reason for reason in reasons if reason),
         requests=len(trials),
         planned=planned,

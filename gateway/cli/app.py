@@ -21,6 +21,9 @@ class Commands(LazyGroup):
         "explain": Help(
             "Say where a prompt would go, and why.", 'paceline explain "Why is the sky blue?" --model qwen3-8b'
         ),
+        "soak": Help(
+            "Make many requests in a row, and say whether an engine is stable.", "paceline soak qwen3-8b@vllm"
+        ),
         "key": Help("Make a key for a client.", "paceline key --name alice"),
         "version": Help("Print the versions.", "paceline version"),
     }

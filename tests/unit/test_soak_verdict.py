@@ -122,6 +122,14 @@ def test_most_answers_to_one_greedy_prompt_have_to_be_the_same(different: int, s
 def test_a_few_requests_prove_nothing() -> None:
     found = verdict(soaked()[:12])
     assert found.reasons == ("only 12 requests were made, 24 are needed",)
+    assert not found.conclusive
+    assert verdict(soaked()).conclusive
+
+
+def test_a_failure_is_conclusive_however_few_requests_there_were() -> None:
+    found = verdict(soaked(failure=lambda number, fields: "broken" if number == 2 else None)[:6])
+    assert found.conclusive
+    assert not found.stable
 
 
 def test_an_engine_that_did_not_come_back_is_not_stable() -> None:
