@@ -70,6 +70,9 @@ class Comparison:
             "after": finding.after,
             "change": change.ratio - 1.0,
             "interval": interval,
+            "cells": finding.cells,
+            "better_in": finding.better,
+            "worse_in": finding.worse,
             "verdict": verdict(finding, self.sides[1]),
         }
 
@@ -128,7 +131,7 @@ def _require_one(differs: Sequence[Difference], sides: tuple[str, str]) -> None:
     if len(differs) > 1:
         names = [difference.name for difference in differs]
         raise NotComparable(
-            f"{len(differs)} variables differ between {sides[0]} and {sides[1]}, so none explains what is seen",
+            f"{len(differs)} variables differ between {sides[0]} and {sides[1]}, so what is seen could come from any",
             differs,
             fix=f"Narrow the selections, or accept all but one: {' '.join(f'--allow {name}' for name in names[1:])}.",
         )

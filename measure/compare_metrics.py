@@ -53,13 +53,17 @@ METRICS = (TTFT, DECODE, TOTAL, MEMORY, GPU_MEMORY)
 class Finding:
     """One metric: the medians on both sides, in the metric's unit, and what changed.
 
-    Over several cells, ``before`` and ``after`` are the geometric means of their medians.
+    Over several ``cells``, ``before`` and ``after`` are the geometric means of their medians; ``better`` and ``worse``
+    are the numbers of cells in which such a difference is shown.
     """
 
     metric: Metric
     before: float
     after: float
     change: Change
+    cells: int = 1
+    better: int = 0
+    worse: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +105,17 @@ def find(metric: Metric, pairs: Sequence[Pair], drift: Drift | None) -> tuple[li
         # One reading a record is no distribution, but all of a side together are: it is one process's memory.
         pooled = tuple([group for side in sides for group in side] for sides in zip(*known, strict=True))
         together = changes([(pooled[0], pooled[1])])[1]
+    shown = [change for change in each if change.shown]
+    better = sum((change.ratio > 1.0) == metric.more_is_better for change in shown)
     found = iter([Finding(metric, middle(b), middle(a), c) for (b, a), c in zip(known, each, strict=True)])
     overall = Finding(
         metric,
         geometric_mean([middle(before) for before, _ in known]),
         geometric_mean([middle(after) for _, after in known]),
         together,
+        cells=len(known),
+        better=better,
+        worse=len(shown) - better,
     )
     return [None if sides is None else next(found) for sides in values], overall
 

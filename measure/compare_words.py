@@ -6,20 +6,29 @@ from measure.compare_interval import Change
 from measure.compare_metrics import Finding
 
 NOT_SHOWN = "no difference shown"
+_WORDS = (("faster", "slower"), ("smaller", "larger"))
+"""Better and worse: of a speed, and of an amount of memory."""
 
 
 def verdict(finding: Finding, who: str) -> str:
     """Return what ``finding`` shows about the side ``who``, in per cent of the other side's value.
 
     "B faster by 12–15 %" where the interval leaves out "no difference", "no difference shown" where it does not, and
-    where there is no interval what was seen, without a conclusion.
+    where there is no interval what was seen, without a conclusion. Over several cells, those that show the contrary are
+    counted as well.
     """
     change = finding.change
     if change.low is None or change.high is None:
-        return f"{percent(change)} seen, too few runs to conclude"
+        of = "runs" if finding.metric.of_run else "records"
+        return f"{'no difference' if change.ratio == 1.0 else percent(change)} seen, too few {of} to conclude"
+    better, worse = _WORDS[finding.metric.unit == "bytes"]
     if not change.shown:
-        return NOT_SHOWN
-    return f"{who} {_direction(finding)} by {span(change.low, change.high)}"
+        cells = [f"{word} in {n}" for word, n in ((better, finding.better), (worse, finding.worse)) if n]
+        return f"{NOT_SHOWN} over all; {who} {', '.join(cells)} of {finding.cells} cells" if cells else NOT_SHOWN
+    gained = (change.ratio > 1.0) == finding.metric.more_is_better
+    word, contrary, against = (better, worse, finding.worse) if gained else (worse, better, finding.better)
+    told = f"{who} {word} by {span(change.low, change.high)}"
+    return f"{told}, {contrary} in {against} of {finding.cells} cells" if against else told
 
 
 def percent(change: Change) -> str:
@@ -46,10 +55,3 @@ def _signed(ratio: float) -> str:
     value = (ratio - 1.0) * 100
     digits = 0 if abs(value) >= 10 else 1
     return f"{'−' if value < 0 else '+'}{abs(value):.{digits}f}"
-
-
-def _direction(finding: Finding) -> str:
-    more = finding.change.ratio > 1.0
-    if finding.metric.unit == "bytes":
-        return "needs more" if more else "needs less"
-    return "faster" if more == finding.metric.more_is_better else "slower"

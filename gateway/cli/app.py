@@ -21,6 +21,11 @@ class Commands(LazyGroup):
         "explain": Help(
             "Say where a prompt would go, and why.", 'paceline explain "Why is the sky blue?" --model qwen3-8b'
         ),
+        "records": Help("List, show, export and import measurements.", "paceline records --format markdown"),
+        "compare": Help(
+            "Compare two selections of measurements.",
+            "paceline compare engine=llamacpp,precision=int8 engine=llamacpp,precision=int4 --plot int8-int4.svg",
+        ),
         "soak": Help(
             "Make many requests in a row, and say whether an engine is stable.", "paceline soak qwen3-8b@vllm"
         ),

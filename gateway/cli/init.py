@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gateway.cli.options import Json, settings_from, told_plainly
-from gateway.cli.output import UserError, print_json, write
+from gateway.cli.output import UserError, print_json, write, write_file
 
 
 def init(
@@ -31,7 +31,7 @@ def init(
     if to_stdout:
         write(text.rstrip("\n"))
         return
-    _write_whole(output, text)
+    write_file(output, text.encode(), option="--output")
     settings_from(output)
     names = [engine.name for engine in engines]
     if as_json:
@@ -39,14 +39,3 @@ def init(
     else:
         found = f"with {', '.join(names)}" if names else "without an engine: none was found"
         write(f"{output} is written, {found}.\nNext: paceline up --config {output}")
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Write the file in one step: a reader sees the old one or the new one."""
-    partial = path.with_name(path.name + ".partial")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise UserError(f"{path} cannot be written: {error.strerror}", fix="Name another with --output.") from None

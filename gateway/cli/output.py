@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 Row = Sequence[object]
@@ -40,6 +41,17 @@ def write(text: str = "", stream: TextIO | None = None) -> None:
     stream = stream or sys.stdout
     stream.write(text + "\n")
     stream.flush()
+
+
+def write_file(path: Path, data: bytes, *, option: str) -> None:
+    """Write a file in one step: a reader sees the old one or the new one. ``option`` is where its name was given."""
+    partial = path.with_name(path.name + ".partial")
+    try:
+        partial.write_bytes(data)
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise UserError(f"{path} cannot be written: {error.strerror}", fix=f"Name another with {option}.") from None
 
 
 def print_json(value: Any) -> None:

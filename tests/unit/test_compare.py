@@ -63,6 +63,16 @@ def test_a_difference_within_the_noise_is_not_called_one() -> None:
     assert set(verdicts(compare([cell()], [cell(INT8, 1.005)])).values()) == {"no difference shown"}
 
 
+def test_cells_that_show_the_contrary_are_counted_beside_the_verdict() -> None:
+    lengths = (64, 128, 256)
+    before = [cell(prompt=length) for length in lengths]
+    mostly = [cell(INT8, factor, prompt=length) for length, factor in zip(lengths, (0.4, 0.5, 1.2), strict=True)]
+    assert verdicts(compare(before, mostly))["TTFT"].endswith(", slower in 1 of 3 cells")
+    balanced = [cell(INT8, factor, prompt=length) for length, factor in zip(lengths, (0.5, 1.0, 2.0), strict=True)]
+    told = "no difference shown over all; B faster in 1, slower in 1 of 3 cells"
+    assert verdicts(compare(before, balanced))["TTFT"] == told
+
+
 def test_the_same_records_always_give_the_same_interval() -> None:
     first, second = (compare([cell()], [cell(INT8, 0.9)]).overall[0].change for _ in range(2))
     assert first == second
@@ -279,8 +289,10 @@ def test_memory_is_compared_over_the_records_of_a_side() -> None:
     lengths = (64, 128, 256)
     before = [cell(prompt=length, peak_memory_bytes=1000 + length) for length in lengths]
     after = [cell(INT8, prompt=length, peak_memory_bytes=500 + length) for length in lengths]
-    assert verdicts(compare(before, after))["memory"].startswith("B needs less by")
-    assert "too few runs" in verdicts(compare(before[:1], after[:1]))["memory"]
+    assert verdicts(compare(before, after))["memory"].startswith("B smaller by")
+    assert verdicts(compare(before[:1], after[:1]))["memory"] == "−47 % seen, too few records to conclude"
+    same = cell(INT8, prompt=64, peak_memory_bytes=1064)
+    assert verdicts(compare(before[:1], [same]))["memory"] == "no difference seen, too few records to conclude"
 
 
 def test_a_reader_is_warned_of_records_that_are_not_as_they_should_be() -> None:
