@@ -74,6 +74,16 @@ class EngineLoad:
     resident: frozenset[str] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EngineTotals:
+    """What an engine has counted since it started: finished requests, and the seconds that they spent in each phase."""
+
+    requests: float
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+
+
 @value
 class Call:
     """One request on its way to one engine.
@@ -161,6 +171,13 @@ class Adapter(ABC):
     @abstractmethod
     async def load(self) -> EngineLoad:
         """Ask the engine's gauges. Raises ``EngineError``. Called seldom: watching disturbs."""
+
+    async def totals(self) -> EngineTotals | None:
+        """Ask for the engine's sums, where it tells no timings with its answers; ``None`` where it has none.
+
+        Raises ``EngineError``. For benchmarks: the difference of two readings is what the requests in between took.
+        """
+        return None
 
     @abstractmethod
     async def send(self, call: Call) -> Answer:

@@ -10,6 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+_SLOWED = 0x8 | 0x20 | 0x40 | 0x80
+"""NVML's bits for a slowdown by hardware, by the driver for heat, by hardware for heat, and by a power brake. That it
+stays below its power cap is what a GPU does under full load: no bit of these."""
+
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
@@ -64,6 +68,16 @@ def gpu_memory(pids: frozenset[int]) -> dict[str, int | None]:
                 before, more = used.get(gpu.uuid, 0), process.usedGpuMemory
                 used[gpu.uuid] = None if before is None or more is None else before + int(more)
     return used
+
+
+def slowed_gpus() -> bool | None:
+    """Whether any GPU runs below its speed at this moment, for heat or power; ``None`` where no driver says."""
+    nvml = _nvml()
+    if nvml is None:
+        return None
+    reasons = [_ask(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, device) for device in _devices(nvml)]
+    known = [reason for reason in reasons if reason is not None]
+    return any(reason & _SLOWED for reason in known) if known else None
 
 
 @functools.cache

@@ -14,10 +14,15 @@ class Gauges:
     def __init__(self, values: dict[str, list[float]]) -> None:
         self._values = values
 
-    def total(self, *names: str) -> int | None:
+    def sum(self, *names: str) -> float | None:
         """The sum over all labels of the first name that is there; ``None`` when none is."""
         values = self._first(names)
-        return round(sum(values)) if values else None
+        return sum(values) if values else None
+
+    def total(self, *names: str) -> int | None:
+        """The same as a whole number."""
+        total = self.sum(*names)
+        return None if total is None else round(total)
 
     def highest(self, *names: str) -> float | None:
         """The highest over all labels of the first name that is there."""

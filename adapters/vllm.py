@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from adapters.base import Call, Endpoint, EngineDescription, EngineLoad, ModelDescription
+from adapters.base import Call, Endpoint, EngineDescription, EngineLoad, EngineTotals, ModelDescription
 from adapters.body import BodyError
 from adapters.errors import Broken, EngineError, Rejected, TimedOut
 from adapters.model_folder import digest_of_folder, precision_of_folder
@@ -79,6 +79,15 @@ class VllmAdapter(OpenAIAdapter):
             waiting=gauges.total("vllm:num_requests_waiting"),
             kv_usage=gauges.highest("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"),
         )
+
+    async def totals(self) -> EngineTotals | None:
+        gauges = read_gauges(await self._ask("GET", "/metrics"))
+        sums = [gauges.sum(f"vllm:request_{phase}_time_seconds_sum") for phase in ("queue", "prefill", "decode")]
+        requests = gauges.sum("vllm:request_queue_time_seconds_count")
+        if requests is None or None in sums:
+            return None
+        queue_s, prefill_s, decode_s = (each or 0.0 for each in sums)
+        return EngineTotals(requests, queue_s, prefill_s, decode_s)
 
     async def count_tokens(self, call: Call) -> int | None:
         fields = {"messages", "tools", "chat_template_kwargs"} if call.operation is Operation.CHAT else {"prompt"}

@@ -84,6 +84,12 @@ class AsyncStore:
     async def load_verdicts(self, about: Judged) -> dict[str, dict[str, Any]]:
         return await self._run(lambda: self._store.load_verdicts(about))
 
+    async def save_unfinished_bench(self, state: Mapping[str, Any]) -> None:
+        await self._run(lambda: self._store.save_unfinished_bench(state))
+
+    async def unfinished_bench(self) -> dict[str, Any]:
+        return await self._run(self._store.unfinished_bench)
+
     async def aclose(self) -> None:
         """Finish the calls that were made, close the file and end the thread. Idempotent."""
         if self._closed:

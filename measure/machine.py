@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+MIB = 1 << 20
+SPARE_CORES = 0.25
+SPARE_SHARE = 0.1
+"""Cores that others may use before a record says that the machine was busy: a quarter of one, or a tenth of many."""
+SWAP_BYTES = 16 * MIB
+"""So much more in the swap is not noise."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
@@ -24,3 +31,15 @@ class Machine:
     cpu_mhz_most: float | None = None
     throttled: bool | None = None
     busy: str = ""
+
+
+def why_busy(machine: Machine) -> str:
+    """Return what disturbed a measurement on this machine, in words; "" when nothing is known to."""
+    causes = []
+    if (others := machine.others_cores) is not None and others > max(SPARE_CORES, SPARE_SHARE * machine.cores):
+        causes.append(f"other processes used {others:.1f} of {machine.cores:g} cores")
+    if (grown := machine.swap_grown_bytes) is not None and grown > SWAP_BYTES:
+        causes.append(f"{grown / MIB:.0f} MiB went to the swap")
+    if machine.throttled:
+        causes.append("the processor slowed down for heat or power")
+    return "; ".join(causes)

@@ -10,8 +10,8 @@ import msgspec
 from adapters.base import Adapter, Answer, Call, Outcome
 from adapters.body import Body
 from adapters.errors import Broken, TimedOut
-from measure.output import embedding_faults, streamed_text, text_faults
-from measure.prompts import BYTES_PER_TOKEN, prompt
+from measure.output import embedding_faults, stop_faults, streamed_text, text_faults
+from measure.prompts import BYTES_PER_TOKEN, prompt, prompt_after
 from measure.records import Asked, Run
 from policies.types import Deployment, Operation
 
@@ -37,47 +37,64 @@ class Probe:
     def __init__(self, adapter: Adapter, deployment: Deployment, *, seed: int | None = None) -> None:
         """``seed`` is that of the first prompt: by chance unless given, since the engine may still hold what an
         earlier measurement sent."""
+        self.adapter = adapter
+        """May be replaced, when the engine was started anew."""
         self.deployment = deployment
         self.operation = _operation(deployment)
         self.seed = random.randrange(1_000_000) if seed is None else seed
-        self._adapter = adapter
         self._bytes_per_token = BYTES_PER_TOKEN
         self._sent_bytes = 0
 
-    def asked(self, prompt_tokens: int, output_tokens: int) -> Asked:
+    @property
+    def forces_length(self) -> bool:
+        """Whether the engine can be made to write exactly as many tokens as asked for."""
+        return "ignore_eos" in _ENGINE_FIELDS.get(self.deployment.engine, {})
+
+    def asked(self, prompt_tokens: int, output_tokens: int, *, concurrency: int = 1, prefix_tokens: int = 0) -> Asked:
         """Say what requests of this shape ask for, from the next one on."""
-        precision = self._adapter.endpoint.precision
+        precision = self.adapter.endpoint.precision
         return Asked(
             prompt_tokens=prompt_tokens,
             output_tokens=output_tokens,
+            concurrency=concurrency,
             operation=self.operation,
             precision=precision.value if precision else "",
             seed=self.seed,
+            prefix_tokens=prefix_tokens,
+            forced=self.forces_length and self.operation is not Operation.EMBEDDINGS,
         )
 
-    async def send(self, prompt_tokens: int, output_tokens: int) -> Answer:
+    async def send(self, prompt_tokens: int, output_tokens: int, *, prefix_tokens: int = 0) -> Answer:
         """Send one request; the caller closes the answer. See ``Adapter.send``."""
-        return await self._adapter.send(self._call(prompt_tokens, output_tokens))
+        return await self.adapter.send(self._call(prompt_tokens, output_tokens, prefix_tokens))
 
-    async def run(self, prompt_tokens: int, output_tokens: int, *, limit_s: float = RUN_LIMIT_S) -> Run:
-        """Time one request. Raises ``TimedOut`` past ``limit_s``."""
+    async def run(
+        self, prompt_tokens: int, output_tokens: int, *, prefix_tokens: int = 0, limit_s: float = RUN_LIMIT_S
+    ) -> Run:
+        """Time one request, whose first ``prefix_tokens`` are those of all such requests.
+
+        Raises ``TimedOut`` past ``limit_s``.
+        """
         clock = asyncio.get_running_loop().time
         begun = clock()
         try:
             async with asyncio.timeout(limit_s):
-                answer = await self.send(prompt_tokens, output_tokens)
+                answer = await self.send(prompt_tokens, output_tokens, prefix_tokens=prefix_tokens)
                 data = await _read(answer)
         except TimeoutError:
             raise TimedOut(f"no answer within {limit_s:g} s", engine=self.deployment.endpoint) from None
-        return self._result(prompt_tokens, answer.outcome, data, begun, clock())
+        return self._result(prompt_tokens, output_tokens, answer.outcome, data, begun, clock())
 
     def calibrate(self, run: Run) -> None:
         """Aim better from now on: ``run`` is what the last prompt turned out to be."""
         if run.prompt_tokens:
             self._bytes_per_token = max(0.5, self._sent_bytes / run.prompt_tokens)
 
-    def _call(self, prompt_tokens: int, output_tokens: int) -> Call:
-        text = prompt(prompt_tokens, self.seed, self._bytes_per_token)
+    def _call(self, prompt_tokens: int, output_tokens: int, prefix_tokens: int) -> Call:
+        if prefix_tokens:
+            text = prompt_after(prefix_tokens, prompt_tokens, self.seed, self._bytes_per_token)
+        else:
+            text = prompt(prompt_tokens, self.seed, self._bytes_per_token)
         self.seed += 1
         self._sent_bytes = len(text.encode())
         deployment = self.deployment
@@ -90,6 +107,8 @@ class Probe:
         if generates:
             fields |= {"max_tokens": output_tokens, "temperature": 0, "stream": True}
             fields |= _ENGINE_FIELDS.get(deployment.engine, {})
+            if prefix_tokens:
+                fields.pop("cache_prompt", None)
         return Call(
             operation=self.operation,
             body=Body.parse(msgspec.json.encode(fields)),
@@ -102,14 +121,22 @@ class Probe:
             context=deployment.context,
         )
 
-    def _result(self, prompt_tokens: int, outcome: Outcome, data: bytes, begun: float, ended: float) -> Run:
+    def _result(
+        self, prompt_tokens: int, asked_output: int, outcome: Outcome, data: bytes, begun: float, ended: float
+    ) -> Run:
         generates = self.operation is not Operation.EMBEDDINGS
         first = outcome.first_token_at if generates else ended
         if first is None:
             raise Broken("the answer has no token", engine=self.deployment.endpoint)
+        output_tokens, reason = _output_tokens(outcome) if generates else 0, outcome.finish_reason or ""
+        if generates:
+            faults = text_faults(streamed_text(data))
+            faults += stop_faults(reason, output_tokens, asked_output, forced=self.forces_length)
+        else:
+            faults = embedding_faults(data)
         return Run(
             prompt_tokens=prompt_tokens if outcome.prompt_tokens is None else outcome.prompt_tokens,
-            output_tokens=_output_tokens(outcome) if generates else 0,
+            output_tokens=output_tokens,
             ttft_s=first - begun,
             total_s=ended - begun,
             decode_s=(outcome.last_token_at or first) - first,
@@ -118,7 +145,8 @@ class Probe:
             engine_load_s=outcome.load_s,
             engine_prefill_s=outcome.prefill_s,
             engine_decode_s=outcome.decode_s,
-            faults=text_faults(streamed_text(data)) if generates else embedding_faults(data),
+            faults=faults,
+            finish_reason=reason,
         )
 
 

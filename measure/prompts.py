@@ -17,6 +17,8 @@ BYTES_PER_TOKEN = 3.5
 SEEDS_APART = len(OPENINGS)
 """So many seeds in a row give prompts that differ from their first byte on, hence from their first token on."""
 
+_PREFIX_SEED = 0
+
 _MIXTURE = (ENGLISH, LATIN, CODE, ENGLISH, OTHER_SCRIPTS, LATIN, ENGLISH, CODE)
 """The kind of each passage by its place, so that prompts of one length have about the same number of tokens."""
 
@@ -38,6 +40,15 @@ def prompt(tokens: int, seed: int, bytes_per_token: float = BYTES_PER_TOKEN) -> 
         if written >= size:
             break
     return "".join(parts).encode()[:size].decode(errors="ignore")
+
+
+def prompt_after(prefix_tokens: int, tokens: int, seed: int, bytes_per_token: float = BYTES_PER_TOKEN) -> str:
+    """Return a prompt of about ``tokens`` tokens whose first ``prefix_tokens`` are the same for all seeds.
+
+    Raises ``ValueError`` unless ``prefix_tokens`` is positive and less than ``tokens``.
+    """
+    prefix = prompt(prefix_tokens, _PREFIX_SEED, bytes_per_token)
+    return f"{prefix} {prompt(tokens - prefix_tokens, seed, bytes_per_token)}"
 
 
 def _passages(seed: int) -> Iterator[str]:

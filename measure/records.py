@@ -75,7 +75,8 @@ class Asked:
     nobody stated one), the seed of the measurement's first prompt.
 
     ``prefix_tokens`` of each prompt are the same in all runs and in the engine's prefix cache before the first that
-    counts. ``forced`` is true where the engine was made to write exactly ``output_tokens``."""
+    counts. ``forced`` is true where the engine was made to write exactly ``output_tokens``. ``runs`` is how many times
+    it was to be done, 0 where nobody said."""
 
     prompt_tokens: int
     output_tokens: int
@@ -85,6 +86,7 @@ class Asked:
     seed: int = 0
     prefix_tokens: int = 0
     forced: bool = False
+    runs: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ LEARNED_NAMES = 500
 
 _SPEED = "speed"
 _TOKENS = "tokens"
+_BENCH = "bench"
 
 _log = logging.getLogger(__name__)
 
@@ -174,6 +175,14 @@ class Store:
     def load_verdicts(self, about: Judged) -> dict[str, dict[str, Any]]:
         """Return the last verdicts of one kind with their details, by fingerprint."""
         return self._load(about.value)
+
+    def save_unfinished_bench(self, state: Mapping[str, Any]) -> None:
+        """Keep what a benchmark needs to go on from where it was interrupted: plain JSON values; {} when it is done."""
+        self._save(_BENCH, {_BENCH: state})
+
+    def unfinished_bench(self) -> dict[str, Any]:
+        """Return what was last saved of an interrupted benchmark, {} when there is none."""
+        return self._load(_BENCH, _BENCH).get(_BENCH, {})
 
     def close(self) -> None:
         """Idempotent."""
