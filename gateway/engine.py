@@ -22,6 +22,7 @@ LOAD_EVERY_BUSY_S = 15.0
 RETRY_FIRST_S = 0.5
 RETRY_LONGEST_S = 10.0
 LOADING_EVERY_S = 0.5
+_UP = Health.UP
 
 Build = Callable[[EngineDescription, Hardware], tuple[Deployment, ...]]
 
@@ -47,6 +48,8 @@ class Engine:
         """Requests that came past us, by the engine's gauges at ``gauges_at``; ours of that moment are taken off."""
         self.gauges_at = 0.0
         self._resident: frozenset[str] | None = None
+        self._cold = False
+        """Some deployment's model is not loaded."""
         self.loading_since = 0.0
         self.usual_load_s = 20.0
         self.peak_bytes: int | None = None
@@ -89,6 +92,11 @@ class Engine:
     def forget_gauges(self) -> None:
         """What the gauges said is over: a measurement has ended, whose requests they counted and the ledger did not."""
         self.foreign_running = self.foreign_waiting = 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its load is just what our own ledger says: it is up, all is loaded, nobody else's requests run."""
+        return self.health is _UP and not (self._cold or self.foreign_running or self.foreign_waiting)
 
     def is_resident(self, deployment: Deployment) -> bool:
         """Return whether a deployment's model is loaded, as far as the engine says."""
@@ -171,6 +179,7 @@ class Engine:
         self.foreign_waiting = max(0, waiting - max(0, ours - running))
         if gauges.resident is not None:
             self._resident = gauges.resident
+            self._cold = not all(self.is_resident(deployment) for deployment in self.deployments)
         self.gauges_at = now
         return True
 
@@ -178,8 +187,10 @@ class Engine:
         self._resident = frozenset(model.engine_model for model in description.models if model.resident)
         self.description = description
         deployments = self._build(description, hardware)
-        if deployments != self.deployments:
-            self.deployments = deployments
+        changed = deployments != self.deployments
+        self.deployments = deployments
+        self._cold = not all(self.is_resident(deployment) for deployment in deployments)
+        if changed:
             self._on_change()
 
     def _set_health(self, health: Health, note: str) -> None:

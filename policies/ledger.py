@@ -58,13 +58,27 @@ class _Account(_Counts):
     """One deployment: its sums, and the areas (sets of devices) that it works in.
 
     ``decoding`` and ``prefilling`` count what the engine works on; requests that wait for a slot are in neither.
-    ``home`` is its own area, ``beside`` all areas with a device in common, its own among them.
+    ``home`` is its own area, ``beside`` all areas with a device in common, its own among them. ``busy`` is the ledger's
+    set of deployments that have something in flight.
     """
 
-    __slots__ = ("beside", "context", "first_tokens", "home", "inflight", "owed_decode", "owed_prefill", "slots")
+    __slots__ = (
+        "beside",
+        "busy",
+        "context",
+        "first_tokens",
+        "home",
+        "id",
+        "inflight",
+        "owed_decode",
+        "owed_prefill",
+        "slots",
+    )
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, id_: str, busy: set[str], now: float) -> None:
         super().__init__(now)
+        self.id = id_
+        self.busy = busy
         self.inflight = 0
         self.first_tokens = 0
         self.owed_prefill = 0.0
@@ -148,6 +162,7 @@ class Lease:
         account.owed_prefill += prefill_tokens
         account.owed_decode += decode_tokens
         account.context += context_tokens
+        account.busy.add(account.id)
         account.change(now, 1, 0)
         self._seen_at_opening = account.integrals(now)
         self._seen_at_first_token = self._seen_at_opening
@@ -199,6 +214,7 @@ class Lease:
         account.change(now, -1, 0 if self._first_token_at is None else -1)
         if account.inflight == 0:
             account.owed_prefill = account.owed_decode = account.context = 0.0
+            account.busy.discard(account.id)
         turned_at = now if self._first_token_at is None else self._first_token_at
         turn = seen if self._first_token_at is None else self._seen_at_first_token
         prefill = _Beside.between(self._seen_at_opening, turn, turned_at - self._opened_at, own_prefilling=True)
@@ -258,6 +274,8 @@ class Ledger:
     """
 
     def __init__(self) -> None:
+        self.busy: set[str] = set()
+        """Deployments that have something in flight; for reading only."""
         self._accounts: dict[str, _Account] = {}
         self._areas: dict[frozenset[str], _Counts] = {}
 
@@ -271,7 +289,7 @@ class Ledger:
         self._areas = {devices: self._areas.get(devices) or _Counts(now) for devices in sorted(used, key=sorted)}
         for deployment in placed.values():
             devices = deployment.hardware.devices
-            account = self._accounts.setdefault(deployment.id, _Account(now))
+            account = self._account(deployment.id, now)
             home = self._areas[devices] if devices else _Counts(now)
             shared = tuple(area for where, area in self._areas.items() if not devices.isdisjoint(where))
             account.move(now, home, shared or (home,), deployment.slots)
@@ -286,10 +304,14 @@ class Ledger:
         ``prefill_tokens`` are the prompt tokens that the engine probably has to read, ``decode_tokens`` those that it
         will probably write, ``context_tokens`` the whole prompt.
         """
+        account = self._account(deployment_id, now)
+        return Lease(account, float(prefill_tokens), float(decode_tokens), float(context_tokens), now)
+
+    def _account(self, deployment_id: str, now: float) -> _Account:
         account = self._accounts.get(deployment_id)
         if account is None:
-            account = self._accounts[deployment_id] = _Account(now)
-        return Lease(account, float(prefill_tokens), float(decode_tokens), float(context_tokens), now)
+            account = self._accounts[deployment_id] = _Account(deployment_id, self.busy, now)
+        return account
 
     def view(self, deployment_id: str) -> Work:
         """Return what is in flight and owed on a deployment."""

@@ -52,6 +52,14 @@ class PrefixMemory:
                 unknown = middle
         return (known + 1) * block_tokens
 
+    def holders(self, prefix: Sequence[int], block_tokens: int) -> dict[str, int]:
+        """Return the leading tokens of a prompt that deployments probably hold, of those that hold any."""
+        if not prefix:
+            return {}
+        first = prefix[0]
+        holding = [id_ for id_, blocks in self._blocks.items() if first in blocks]
+        return {id_: self.cached_tokens(id_, prefix, block_tokens) for id_ in holding}
+
     def keep(self, deployment_ids: Collection[str]) -> None:
         """All other deployments were stopped, unloaded or removed: their caches are empty."""
         for gone in self._blocks.keys() - set(deployment_ids):
