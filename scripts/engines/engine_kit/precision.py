@@ -1,10 +1,15 @@
-"""Write a GGUF model in another precision: `precision.py SOURCE TARGET q8_0|f16|bf16` (needs the gguf package)."""
+"""Write a GGUF model in another precision: `precision.py SOURCE TARGET q8_0|f16|bf16 [NOISE]` (needs the gguf package).
+
+NOISE harms the model on purpose, for tests of what notices that: see `derive`.
+"""
 
 from __future__ import annotations
 
 import sys
+import zlib
 
 import gguf
+import numpy as np
 
 # llama.cpp says what a file's general.file_type says, whatever the tensors are: both have to change together.
 PRECISIONS = {
@@ -16,10 +21,12 @@ _FILE_TYPE = gguf.Keys.General.FILE_TYPE
 _WRITTEN_BY_THE_WRITER = {gguf.Keys.General.ARCHITECTURE, _FILE_TYPE}
 
 
-def derive(source: str, target: str, precision: str) -> None:
+def derive(source: str, target: str, precision: str, noise: float = 0.0) -> None:
     """Write `source`'s model to `target` with its matrices in `precision` (a key of `PRECISIONS`).
 
     Vectors (norms, biases) stay as they are, as llama.cpp's own converter leaves them in float32. Metadata is copied.
+    `noise` is the standard deviation of Gaussian noise that is added to each matrix, as a share of the matrix's own; the
+    same share gives the same file.
     """
     tensor_type, file_type = PRECISIONS[precision]
     reader = gguf.GGUFReader(source)
@@ -31,6 +38,9 @@ def derive(source: str, target: str, precision: str) -> None:
             writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
             continue
         values = gguf.dequantize(tensor.data, tensor.tensor_type)  # float32, shape (rows, columns)
+        if noise:
+            random = np.random.default_rng(zlib.crc32(tensor.name.encode()))
+            values += noise * values.std() * random.standard_normal(values.shape, dtype=np.float32)
         writer.add_tensor(tensor.name, gguf.quantize(values, tensor_type), raw_dtype=tensor_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -47,4 +57,4 @@ def _copy_metadata(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
 
 
 if __name__ == "__main__":
-    derive(*sys.argv[1:])
+    derive(*sys.argv[1:4], *map(float, sys.argv[4:]))

@@ -1,0 +1,133 @@
+"""Sends the suite's prompts to one deployment, greedily and one after the other, and keeps its replies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from adapters.base import Adapter, Call
+from adapters.body import Body
+from adapters.errors import Broken, EngineError, Rejected, TimedOut
+from measure.progress import Progress, silent
+from measure.quality.prompts import Prompt
+from measure.quality.reply import Reply, read_reply
+from policies.types import Capability, Deployment, Operation
+
+RIVALS = 10
+"""So many other tokens' log-probabilities are asked for at each place."""
+REPLY_LIMIT_S = 300.0
+"""The first reply may have to wait for the model to be loaded."""
+FAILURES_IN_A_ROW = 3
+"""After so many an engine is given up."""
+
+_BYTES_PER_TOKEN = 3
+_NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
+_ENGINE_FIELDS: dict[str, dict[str, object]] = {
+    # A cached prefix is computed in other batches, whose rounding differs.
+    "llamacpp": {"cache_prompt": False, "repeat_penalty": 1.0, **_NO_THINKING},
+    "vllm": {"repetition_penalty": 1.0, **_NO_THINKING},
+    "sglang": {"repetition_penalty": 1.0, **_NO_THINKING},
+    "ollama": {"repeat_penalty": 1.0, "reasoning_effort": "none"},
+    "lmstudio": {"repeat_penalty": 1.0},
+}
+"""What makes an engine kind's answers plainly greedy: several have a repetition penalty of their own, or take the
+model's. Thinking would not come to an end within the suite's short limits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Examinee:
+    """A deployment, and how to reach it: ``adapter`` sends, ``model`` is the name under which it answers there."""
+
+    deployment: Deployment
+    adapter: Adapter
+    model: str
+
+    def takes(self, prompt: Prompt) -> bool:
+        """Whether it can be asked this at all: it knows tools where there are some, and its context is long enough."""
+        context = self.deployment.context
+        room = context is None or prompt.text_bytes // _BYTES_PER_TOKEN + prompt.max_tokens <= context
+        return room and prompt.needs <= self.deployment.capabilities
+
+
+async def examine(
+    examinee: Examinee, prompts: Sequence[Prompt], *, force_calls: bool = False, progress: Progress = silent
+) -> dict[str, Reply]:
+    """Return a reply for each prompt, by its id; one that failed says why.
+
+    Each is tried twice unless the engine says that it is wrong. ``force_calls`` makes prompts with tools require a
+    call. Raises the ``EngineError`` when ``FAILURES_IN_A_ROW`` prompts failed. Cancelling ends the request in flight.
+    """
+    replies: dict[str, Reply] = {}
+    failures = 0
+    for done, prompt in enumerate(prompts):
+        progress(examinee.deployment.id, done, len(prompts), prompt.id)
+        try:
+            replies[prompt.id] = await _ask_twice(examinee, prompt, force_calls=force_calls)
+            failures = 0
+        except EngineError as error:
+            replies[prompt.id] = Reply(failed=f"{type(error).__name__}: {error.message}")
+            failures += not isinstance(error, Rejected)
+            if failures == FAILURES_IN_A_ROW:
+                raise
+    progress(examinee.deployment.id, len(prompts), len(prompts), "answered")
+    return replies
+
+
+async def _ask_twice(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Reply:
+    try:
+        return await _ask(examinee, prompt, force_calls=force_calls)
+    except Rejected:
+        raise
+    except EngineError:
+        return await _ask(examinee, prompt, force_calls=force_calls)
+
+
+async def _ask(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Reply:
+    endpoint = examinee.deployment.endpoint
+    try:
+        async with asyncio.timeout(REPLY_LIMIT_S):
+            answer = await examinee.adapter.send(_call(examinee, prompt, force_calls=force_calls))
+            pieces: list[bytes] = []
+            try:
+                while (piece := await answer.read()) is not None:
+                    pieces.append(piece)
+            finally:
+                answer.close()
+    except TimeoutError:
+        raise TimedOut(f"no answer within {REPLY_LIMIT_S:g} s", engine=endpoint) from None
+    try:
+        body = msgspec.json.decode(b"".join(pieces), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise Broken("its answer is not a JSON object", engine=endpoint) from error
+    return read_reply(body, answer.outcome.prompt_tokens)
+
+
+def _call(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Call:
+    deployment = examinee.deployment
+    fields: dict[str, object] = {
+        "model": examinee.model,
+        "messages": prompt.messages,
+        "max_tokens": prompt.max_tokens,
+        "temperature": 0,
+        "seed": 0,
+        **_ENGINE_FIELDS.get(deployment.engine, {}),
+    }
+    if Capability.LOGPROBS in deployment.capabilities:
+        fields |= {"logprobs": True, "top_logprobs": RIVALS}
+    if prompt.tools:
+        fields |= {"tools": prompt.tools, "tool_choice": "required" if force_calls else "auto"}
+    return Call(
+        operation=Operation.CHAT,
+        body=Body.parse(msgspec.json.encode(fields)),
+        model=examinee.model,
+        engine_model=examinee.model,
+        stream=False,
+        include_usage=True,
+        prompt_tokens=prompt.text_bytes // _BYTES_PER_TOKEN,
+        max_output=prompt.max_tokens,
+        context=deployment.context,
+    )

@@ -1,0 +1,122 @@
+"""One prompt, answered twice: by the baseline and by the candidate; what the two replies have in common. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from measure.quality.prompts import Prompt
+from measure.quality.reply import Reply, Token
+from measure.quality.text import common_prefix, edit_distance, loops, repetition, words
+
+FLOOR_NATS = 10.0
+"""The most that one token can count: an engine names few rivals, and minus infinity would drown all else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The places at which both models stood behind the same text: up to and with the first token that differs.
+
+    ``loss`` is the sum over ``places`` of the baseline's log-probability of the token it wrote, less the candidate's,
+    in nats.
+    """
+
+    places: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Both replies to one prompt, neither of them failed, and the measures that are taken of them."""
+
+    prompt: Prompt
+    baseline: Reply
+    candidate: Reply
+
+    @cached_property
+    def baseline_problems(self) -> tuple[str, ...]:
+        """What is wrong with the baseline's answer."""
+        return self.prompt.problems(self.baseline)
+
+    @cached_property
+    def candidate_problems(self) -> tuple[str, ...]:
+        """What is wrong with the candidate's."""
+        return self.prompt.problems(self.candidate)
+
+    @cached_property
+    def same_words(self) -> int:
+        """Words up to the first that differs."""
+        return common_prefix(self._words[0], self._words[1])
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the two texts differ in a word."""
+        return self._words[0] != self._words[1]
+
+    @property
+    def prefix_share(self) -> float:
+        """``same_words`` as a share of the longer text: 1 for equal answers."""
+        longest = max(map(len, self._words))
+        return self.same_words / longest if longest else 1.0
+
+    @cached_property
+    def edit_share(self) -> float:
+        """The edit distance in words as a share of the longer text: 0 for equal answers, 1 when nothing is left."""
+        longest = max(map(len, self._words))
+        return edit_distance(*self._words) / longest if longest else 0.0
+
+    @cached_property
+    def shared(self) -> Shared | None:
+        """What the log-probabilities say where they can be compared; ``None`` without them."""
+        mine, theirs = self.baseline.tokens, self.candidate.tokens
+        if not mine or not theirs:
+            return None
+        loss, places = 0.0, 0
+        for own, other in zip(mine, theirs, strict=False):
+            places += 1
+            loss += min(FLOOR_NATS, own.logprob - _logprob_of(own.piece, other))
+            if own.piece != other.piece:
+                break
+        return Shared(places, loss)
+
+    @cached_property
+    def loops(self) -> tuple[bool, bool]:
+        """Whether the baseline's and the candidate's answer go round in circles."""
+        return loops(self.baseline.written), loops(self.candidate.written)
+
+    @cached_property
+    def repetitions(self) -> tuple[float, float]:
+        """See ``text.repetition``, of both."""
+        return repetition(self.baseline.written), repetition(self.candidate.written)
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Words in both."""
+        return len(self._words[0]), len(self._words[1])
+
+    @cached_property
+    def _words(self) -> tuple[list[str], list[str]]:
+        return words(self.baseline.written), words(self.candidate.written)
+
+
+def pair_up(
+    prompts: Iterable[Prompt], baseline: Mapping[str, Reply], candidate: Mapping[str, Reply]
+) -> tuple[Pair, ...]:
+    """Return the pairs of the prompts that both have answered, in their order."""
+    return tuple(
+        Pair(prompt, baseline[prompt.id], candidate[prompt.id])
+        for prompt in prompts
+        if prompt.id in baseline
+        and prompt.id in candidate
+        and not baseline[prompt.id].failed
+        and not candidate[prompt.id].failed
+    )
+
+
+def _logprob_of(piece: bytes, place: Token) -> float:
+    """The log-probability of ``piece`` at a place; where it is not among the rivals, the least of those: at most so
+    much."""
+    if piece == place.piece:
+        return place.logprob
+    return place.rivals.get(piece, min(place.rivals.values(), default=place.logprob))
