@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 import yaml
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,6 +19,7 @@ from rich.table import Table
 from benchmarks.routing_real.client import Client
 from benchmarks.routing_real.figures import Errors, groups, regret, report, right, total_errors, ttft_errors
 from benchmarks.routing_real.phases import AT_ONCE, Phase, at_once, beside_others, choices, one_by_one
+from benchmarks.routing_real.others import DISTURBED, Others
 from benchmarks.routing_real.shapes import shapes
 from scripts.lib.gateway_process import Gateway, GatewayFailed
 from scripts.lib.local_engines import MODEL, Engine, NotMade, is_made, llamacpp_engines, vllm_engine
@@ -75,7 +77,8 @@ def _run(args: argparse.Namespace, folder: Path, phases: list[Phase]) -> None:
     with Gateway(config, folder / "gateway.log") as gateway:
         gateway.wait_until_measured(console, {engine["name"] for engine in engines})
         candidates = [entry["id"] for entry in gateway.deployments()]
-        asyncio.run(_measure(args, gateway.url, candidates, phases))
+        others = Others([psutil.Process(gateway.pid), *gateway.processes()])
+        asyncio.run(_measure(args, Client(gateway.url, EVERY_PRECISION, others), candidates, phases))
         left = gateway.stop()
     if left:
         raise GatewayFailed(f"these processes are left: {left}")
@@ -90,12 +93,11 @@ def _engines(*, with_vllm: bool) -> list[Engine]:
     return engines
 
 
-async def _measure(args: argparse.Namespace, url: str, candidates: Sequence[str], phases: list[Phase]) -> None:
+async def _measure(args: argparse.Namespace, client: Client, candidates: Sequence[str], phases: list[Phase]) -> None:
     alone = args.requests // 2
     asked = shapes(alone, follow_ups=True)
     again = sum(not (shape.follow_up or shape.number % args.every) for shape in asked)
     total = args.requests + (again * (len(candidates) - 1)) + args.scenes * len(candidates)
-    client = Client(url, EVERY_PRECISION)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=console, transient=True) as progress:
@@ -129,14 +131,21 @@ def _print(phases: Sequence[Phase]) -> None:
     )
     for column in (*columns, "TTFT: median\nerror", "within\n15 %", "bias"):
         table.add_column(column, justify="right", no_wrap=True)
-    for phase in phases:
-        chosen = (str(len(phase.cases)), _percent(right(phase)), _percent(regret(phase)))
-        table.add_row(phase.name, str(len(phase.sent)), *chosen, *_cells(phase))
+    quiet = [phase.undisturbed() for phase in phases]
+    for all_, undisturbed in zip(phases, quiet, strict=True):
+        _add_row(table, "all", all_)
+        _add_row(table, "undisturbed", undisturbed)
     wide = Console(width=max(Console().width, 150))
     wide.print(table)
-    for phase in phases:
+    wide.print(f"Undisturbed: other programs on this machine used no more than {DISTURBED:g} of its cores meanwhile.")
+    for phase in quiet:
         _print_groups(phase, wide)
     wide.print("Chosen: " + ", ".join(f"{name} {count}×" for name, count in choices(phases).most_common()))
+
+
+def _add_row(table: Table, which: str, phase: Phase) -> None:
+    chosen = (str(len(phase.cases)), _percent(right(phase)), _percent(regret(phase)))
+    table.add_row(f"{phase.name}, {which}", str(len(phase.sent)), *chosen, *_cells(phase))
 
 
 def _print_groups(phase: Phase, wide: Console) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import httpx
 
+from benchmarks.routing_real.others import DISTURBED, Others
 from benchmarks.routing_real.shapes import Shape
 
 LIMIT_S = 120.0
@@ -21,7 +22,10 @@ _TTFT = re.compile(r"ttft;dur=([\d.]+)")
 
 @dataclass(slots=True)
 class Sent:
-    """One answer. Times in seconds, as the client saw them; predictions are those of the response's headers."""
+    """One answer. Times in seconds, as the client saw them; predictions are those of the response's headers.
+
+    ``others_cores`` is what programs beside this benchmark used meanwhile.
+    """
 
     shape: Shape
     deployment: str = ""
@@ -34,13 +38,20 @@ class Sent:
     reason: str = ""
     text: str = ""
     error: str = ""
+    others_cores: float = 0.0
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other programs used the cores meanwhile."""
+        return self.others_cores > DISTURBED
 
 
 class Client:
     """Asks one gateway. ``model`` has a selector that admits every precision."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, model: str, others: Others) -> None:
         self._model = model
+        self._others = others
         self._http = httpx.AsyncClient(base_url=url, timeout=LIMIT_S)
 
     async def aclose(self) -> None:
@@ -66,6 +77,7 @@ class Client:
         if shape.stream:
             body["stream_options"] = {"include_usage": True}
         headers = {"x-paceline-deployment": pinned} if pinned else {}
+        before = self._others.read()
         begun = time.perf_counter()
         try:
             async with self._http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response:
@@ -80,6 +92,7 @@ class Client:
         except (httpx.HTTPError, ValueError) as error:
             sent.error = f"{type(error).__name__}: {error}"
         sent.total_s = time.perf_counter() - begun
+        sent.others_cores = self._others.cores_since(before)
         return sent
 
 

@@ -76,6 +76,7 @@ def report(phases: Sequence[Phase]) -> list[dict[str, Any]]:
         {
             "phase": phase.name,
             "requests": len(phase.sent),
+            "disturbed": sum(sent.disturbed for sent in phase.sent),
             "right": right(phase),
             "regret": regret(phase),
             "total": _plain(total_errors(phase.sent)),
@@ -83,7 +84,12 @@ def report(phases: Sequence[Phase]) -> list[dict[str, Any]]:
             "errors": phase.errors,
             "sent": [asdict(sent) | {"text": None} for sent in phase.sent],
             "cases": [
-                {"request": case.sent.shape.number, "chosen": case.sent.deployment, "costs_s": case.costs}
+                {
+                    "request": case.sent.shape.number,
+                    "chosen": case.sent.deployment,
+                    "costs_s": case.costs,
+                    "disturbed": case.disturbed,
+                }
                 for case in phase.cases
             ],
         }

@@ -28,6 +28,7 @@ class Case:
 
     sent: Sent
     costs: dict[str, float] = field(default_factory=dict)
+    disturbed: bool = False
 
     @property
     def regret(self) -> float:
@@ -44,6 +45,15 @@ class Phase:
     sent: list[Sent] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
+
+    def undisturbed(self) -> Phase:
+        """The same without what other programs on this machine disturbed."""
+        return Phase(
+            self.name,
+            [sent for sent in self.sent if not sent.disturbed],
+            [case for case in self.cases if not case.disturbed],
+            self.errors,
+        )
 
     def add(self, sent: Sent) -> bool:
         """Keep an answer. Returns whether it is one."""
@@ -71,7 +81,7 @@ async def one_by_one(
         before, history = sent, [*messages, {"role": "assistant", "content": sent.text}]
         if shape.follow_up or shape.number % every:
             continue
-        case = Case(sent, {sent.deployment: sent.total_s})
+        case = Case(sent, {sent.deployment: sent.total_s}, sent.disturbed)
         for variant, name in enumerate(random.sample(candidates, len(candidates)), start=1):
             if name == sent.deployment:
                 continue
@@ -81,6 +91,7 @@ async def one_by_one(
                 phase.errors.append(f"request {shape.number} on {name}: {again.error}")
             else:
                 case.costs[name] = again.total_s
+                case.disturbed |= again.disturbed
         phase.cases.append(case)
 
 
@@ -121,7 +132,8 @@ async def beside_others(
                 phase.errors.append(f"request {number} on {name}: {failed[0]}")
             else:
                 seen[name] = (again, besides)
-        phase.cases.append(Case(sent, _costs(seen)))
+        disturbed = any(each.disturbed for alone, besides in seen.values() for each in (alone, *besides))
+        phase.cases.append(Case(sent, _costs(seen), disturbed))
 
 
 async def _scene(

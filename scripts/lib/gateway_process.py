@@ -89,6 +89,12 @@ class Gateway:
         """Return the deployments as ``GET /admin/fleet`` has them."""
         return list(self.get("/admin/fleet")["deployments"])
 
+    @property
+    def pid(self) -> int:
+        """The process id of the gateway itself."""
+        assert self._process is not None
+        return self._process.pid
+
     def processes(self) -> list[psutil.Process]:
         """Return all processes that the gateway has started."""
         assert self._process is not None

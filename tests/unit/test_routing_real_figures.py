@@ -54,7 +54,7 @@ def test_the_report_holds_what_was_sent_without_its_text() -> None:
     assert plain["requests"] == 1
     assert plain["total"]["median"] == 0.0
     assert plain["sent"][0]["text"] is None
-    assert plain["cases"] == [{"request": 0, "chosen": "a", "costs_s": {"a": 1.0}}]
+    assert plain["cases"] == [{"request": 0, "chosen": "a", "costs_s": {"a": 1.0}, "disturbed": False}]
 
 
 def test_variants_of_a_request_are_as_long_and_differ_from_their_first_word_on() -> None:
@@ -71,3 +71,12 @@ def test_shapes_are_the_same_in_every_run_and_cover_all_lengths() -> None:
     low, high = PROMPT_TOKENS
     assert lengths[0] < 2 * low
     assert lengths[-1] > high / 2
+
+
+def test_what_other_programs_disturbed_is_told_apart() -> None:
+    quiet, noisy = sent("a"), sent("b")
+    noisy.others_cores = 1.0
+    phase = Phase("any", [quiet, noisy], [Case(quiet, {"a": 1.0}), Case(quiet, {"a": 1.0}, disturbed=True)])
+    assert phase.undisturbed().sent == [quiet]
+    assert len(phase.undisturbed().cases) == 1
+    assert report([phase])[0]["disturbed"] == 1
