@@ -18,8 +18,8 @@ from rich.table import Table
 
 from benchmarks.routing_real.client import Client
 from benchmarks.routing_real.figures import Errors, groups, regret, report, right, total_errors, ttft_errors
-from benchmarks.routing_real.phases import AT_ONCE, Phase, at_once, beside_others, choices, one_by_one
 from benchmarks.routing_real.others import DISTURBED, Others
+from benchmarks.routing_real.phases import AT_ONCE, Phase, at_once, beside_others, choices, one_by_one
 from benchmarks.routing_real.shapes import shapes
 from scripts.lib.gateway_process import Gateway, GatewayFailed
 from scripts.lib.local_engines import MODEL, Engine, NotMade, is_made, llamacpp_engines, vllm_engine
