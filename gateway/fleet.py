@@ -16,7 +16,7 @@ from gateway.incoming import IMAGE_TOKENS, Incoming
 from gateway.learned import Learned
 from gateway.settings import ModelSettings, RoutingSettings
 from measure.traffic import Traffic
-from measure.verdicts import UNJUDGED, Verdict
+from measure.verdicts import Verdict, standings
 from policies.breaker import Breaker, Change, Pass
 from policies.ledger import Ledger
 from policies.retry import RetryBudget
@@ -61,6 +61,8 @@ class Fleet:
         self._budget = RetryBudget()
         self._listeners: list[Callable[[], None]] = []
         self._verdicts: Mapping[str, Verdict] = {}
+        self._trusted = {name: each.trusted_precision for name, each in models.items() if each.trusted_precision}
+        self._quality_why: dict[str, str] = {}
         self.learned = Learned()
         self.deployments: tuple[Deployment, ...] = ()
         self.stopping = False
@@ -87,13 +89,16 @@ class Fleet:
             self._verdicts = verdicts
             self.changed()
 
+    def quality_why(self, deployment: Deployment) -> str:
+        """Return why a deployment's quality is what it is, for a person; "" when it is untested."""
+        return self._quality_why.get(deployment.id, "")
+
     def changed(self) -> None:
         """Take up what the engines serve now."""
-        deployments = tuple(
-            self._verdicts.get(d.fingerprint, UNJUDGED).of(d)
-            for engine in self._engines.values()
-            for d in engine.deployments
-        )
+        serving = [deployment for engine in self._engines.values() for deployment in engine.deployments]
+        standing = standings(serving, self._verdicts, self._trusted)
+        deployments = tuple(each.deployment for each in standing)
+        self._quality_why = {each.deployment.id: each.why for each in standing}
         if deployments != self.deployments:
             self.deployments = deployments
             self._by_deployment = {d.id: engine for engine in self._engines.values() for d in engine.deployments}

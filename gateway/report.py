@@ -46,6 +46,7 @@ def _deployment(fleet: Fleet, deployment: Deployment) -> dict[str, Any]:
         "slots": deployment.slots,
         "capabilities": sorted(deployment.capabilities),
         "quality": deployment.quality,
+        "quality_why": fleet.quality_why(deployment),
         "stable": deployment.stable,
         "state": _state(fleet, deployment),
         "note": engine.note,

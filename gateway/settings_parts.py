@@ -8,7 +8,7 @@ from pydantic import ByteSize, Field, field_validator, model_validator
 
 from adapters.registry import USUAL_PORTS
 from gateway.settings_base import Group, Name, Seconds
-from policies.types import Objective
+from policies.types import Objective, Precision
 
 DEFAULT_PORT = 7223
 
@@ -118,6 +118,11 @@ class ModelSettings(Group):
 
     aliases: tuple[str, ...] = Field(default=(), description="Other names for it.", examples=[["gpt-4o-mini"]])
     objective: Objective | None = Field(default=None, description="Instead of `routing.objective`.", examples=["ttft"])
+    trusted_precision: Precision | None = Field(
+        default=None,
+        description="Least precision that serves also those who asked for none, without `paceline quality`.",
+        examples=["int8"],
+    )
 
 
 class RoutingSettings(Group):
