@@ -14,4 +14,4 @@ def main() -> None:
         app(prog_name="paceline")
     except UserError as error:
         report(error, as_json="--json" in sys.argv)
-        sys.exit(1)
+        sys.exit(error.status)

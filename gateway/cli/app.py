@@ -26,6 +26,9 @@ class Commands(LazyGroup):
             "Compare two selections of measurements.",
             "paceline compare engine=llamacpp,precision=int8 engine=llamacpp,precision=int4 --plot int8-int4.svg",
         ),
+        "quality": Help(
+            "Test quantised deployments against the best precision.", "paceline quality qwen3-8b --report report/"
+        ),
         "soak": Help(
             "Make many requests in a row, and say whether an engine is stable.", "paceline soak qwen3-8b@vllm"
         ),

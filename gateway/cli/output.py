@@ -15,13 +15,19 @@ _COLOURS = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33",
 
 
 class UserError(Exception):
-    """Something that the user can put right; ``problems`` are further lines, or objects for ``--json``."""
+    """Something that the user can put right; ``problems`` are further lines, or objects for ``--json``.
 
-    def __init__(self, message: str, *, fix: str = "", problems: Sequence[dict[str, str]] = ()) -> None:
+    ``status`` is the exit status: 1, or 2 for what was given wrongly to a command whose 1 is a verdict.
+    """
+
+    def __init__(
+        self, message: str, *, fix: str = "", problems: Sequence[dict[str, str]] = (), status: int = 1
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.fix = fix
         self.problems = tuple(problems)
+        self.status = status
 
 
 def report(error: UserError, *, as_json: bool) -> None:

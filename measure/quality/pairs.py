@@ -50,6 +50,11 @@ class Pair:
         return common_prefix(self._words[0], self._words[1])
 
     @property
+    def same_characters(self) -> int:
+        """Characters up to the first that differs."""
+        return common_prefix(self.baseline.written, self.candidate.written)
+
+    @property
     def diverged(self) -> bool:
         """Whether the two texts differ in a word."""
         return self._words[0] != self._words[1]

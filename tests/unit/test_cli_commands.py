@@ -14,7 +14,7 @@ from gateway import __version__
 from gateway.keys import KeyRing, hash_key
 from gateway.settings import load_settings
 
-COMMANDS = ("up", "init", "doctor", "models", "explain", "soak", "key", "version")
+COMMANDS = ("up", "init", "doctor", "models", "explain", "quality", "soak", "key", "version")
 SECRET = "hunter2-hunter2-hunter2"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from measure.quality.prompts import Prompt
 from measure.quality.suite.context import CONTEXT
 from measure.quality.suite.format import FORMAT
@@ -17,3 +19,11 @@ CATEGORIES = ("format", "instructions", "reasoning", "context", "turns", "repeti
 
 SUITE: tuple[Prompt, ...] = (*FORMAT, *INSTRUCTIONS, *REASONING, *CONTEXT, *TURNS, *REPETITION, *TOOLS)
 """All prompts. Most answers are short; the long ones, under ``repetition``, are there to see whether they end."""
+
+
+def spread(prompts: Sequence[Prompt], limit: int) -> list[Prompt]:
+    """Return ``limit`` of the prompts (all, when there are no more), evenly over their order and so over categories."""
+    count = len(prompts)
+    if limit >= count:
+        return list(prompts)
+    return [prompts[(2 * place + 1) * count // (2 * limit)] for place in range(limit)]
