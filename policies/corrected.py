@@ -32,11 +32,24 @@ class CorrectedCurve:
     lengths). The curve never falls, corrected or not.
     """
 
-    __slots__ = ("_drawn", "_drift", "_factor", "_own", "_points", "_seen", "_slopes", "_steps", "_until", "_values")
+    __slots__ = (
+        "_drawn",
+        "_drift",
+        "_factor",
+        "_mean_slope",
+        "_own",
+        "_points",
+        "_seen",
+        "_slopes",
+        "_steps",
+        "_until",
+        "_values",
+    )
 
     def __init__(self, points: Iterable[tuple[float, float]], *, is_rate: bool = False) -> None:
         """Fit points (tokens, seconds) as ``Curve`` does. Raises ``ValueError`` when there is none."""
         self._points = Curve(points, is_rate=is_rate)
+        self._mean_slope = self._points.mean_slope
         self._drift = Drift()
         self._own = [0.0] * (len(BUCKETS) + 1)
         self._seen = [0] * (len(BUCKETS) + 1)
@@ -59,7 +72,7 @@ class CorrectedCurve:
         """Return what a token costs in the mean of a long text."""
         if now >= self._until:
             self._fade(now)
-        return self._points.mean_slope * self._factor
+        return self._mean_slope * self._factor
 
     def learn(self, tokens: float, actual_s: float, predicted_s: float, now: float) -> None:
         """Move towards what was seen. ``predicted_s`` is ``at(tokens, now)``; both are more than 0."""

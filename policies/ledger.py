@@ -318,12 +318,13 @@ class Ledger:
         account = self._accounts.get(deployment_id)
         if account is None or account.inflight == 0:
             return _NOTHING
+        prefill, decode, context = account.owed_prefill, account.owed_decode, account.context
         return Work(
             account.inflight,
             account.inflight - account.first_tokens,
-            max(0.0, account.owed_prefill),
-            max(0.0, account.owed_decode),
-            max(0.0, account.context),
+            prefill if prefill > 0.0 else 0.0,
+            decode if decode > 0.0 else 0.0,
+            context if context > 0.0 else 0.0,
         )
 
     @property

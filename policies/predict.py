@@ -107,24 +107,7 @@ class Predictor:
 
         What it owes is taken at the engine's speed alone, with ``context`` tokens of context each.
         """
-        decoding: float = load.inflight - load.prefilling
-        prefilling: float = load.prefilling
-        read, write = load.owed_prefill_tokens, load.owed_decode_tokens
-        if load.foreign_running or load.foreign_waiting:
-            trust = 1.0 / (1.0 + max(0.0, load.age_s) / _GAUGE_FADES_S)
-            foreign, waiting = load.foreign_running * trust, load.foreign_waiting * trust
-            decoding += foreign
-            prefilling += waiting
-            read += FOREIGN_PREFILL_TOKENS * waiting
-            write += FOREIGN_DECODE_TOKENS * (foreign + 2.0 * waiting)
-        elif not load.inflight:
-            return NOBODY
-        profile = self._profiles.get(deployment.fingerprint)
-        if profile is None:
-            return Beside(decoding, prefilling, write * _GUESSED_TPOT_S, read * _GUESSED_PREFILL_PER_TOKEN_S)
-        speed = profile.speed
-        read_s = read * speed.prefill.per_token_s(now) if read else 0.0
-        return Beside(decoding, prefilling, write * speed.tpot.at(context, now), read_s)
+        return _work(self._profiles.get(deployment.fingerprint), load, now, context)
 
     def alone(self, fingerprint: str, prompt_tokens: int, output_tokens: int, now: float) -> Estimate | None:
         """Predict a request on an idle deployment, on hardware where nothing else runs; ``None`` if unmeasured.
@@ -170,7 +153,7 @@ class Predictor:
             load_s = load.load_s or UNKNOWN_LOAD_S
             cost_s = 0.0 if load.health is _LOADING else load_s
         if own is None:
-            own = self.work(deployment, load, now, prompt)
+            own = _work(profile, load, now, prompt)
         company = profile.company
         if own is NOBODY and beside is NOBODY:
             return Estimate(0.0, load_s, prefill_s, decode_s, profile.usual_spread, cost_s, company)
@@ -207,6 +190,26 @@ class Predictor:
     def restore(self, fingerprint: str, plain: Mapping[str, Any]) -> None:
         """Take back what ``to_dict`` gave. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
         self._keep(fingerprint, Profile.from_dict(plain))
+
+
+def _work(profile: Profile | None, load: LoadView, now: float, context: int) -> Beside:
+    prefilling: float = load.prefilling
+    decoding = load.inflight - prefilling
+    read, write = load.owed_prefill_tokens, load.owed_decode_tokens
+    if load.foreign_running or load.foreign_waiting:
+        trust = 1.0 / (1.0 + max(0.0, load.age_s) / _GAUGE_FADES_S)
+        foreign, waiting = load.foreign_running * trust, load.foreign_waiting * trust
+        decoding += foreign
+        prefilling += waiting
+        read += FOREIGN_PREFILL_TOKENS * waiting
+        write += FOREIGN_DECODE_TOKENS * (foreign + 2.0 * waiting)
+    elif not load.inflight:
+        return NOBODY
+    if profile is None:
+        return Beside(decoding, prefilling, write * _GUESSED_TPOT_S, read * _GUESSED_PREFILL_PER_TOKEN_S)
+    speed = profile.speed
+    read_s = read * speed.prefill.per_token_s(now) if read else 0.0
+    return Beside(decoding, prefilling, write * speed.tpot.at(context, now), read_s)
 
 
 def within(work: Beside, most: float) -> Beside:

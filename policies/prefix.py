@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
-_MOST_BLOCKS = 65536
+_MOST_BLOCKS = 8192
 _START_CAPACITY_TOKENS = 32768
 
 
@@ -14,7 +14,7 @@ class PrefixMemory:
 
     Each hash stands for its block and all before it, so that a hash that is known means that the prefix up to there was
     sent. A prompt's later blocks are forgotten before its earlier ones. Bounded by the engine's own capacity and by
-    65,536 blocks per deployment; ``keep`` drops deployments.
+    8,192 blocks (about a million tokens) per deployment; ``keep`` drops deployments.
     """
 
     def __init__(self) -> None:
