@@ -1,4 +1,4 @@
-"""The real command in a process of its own: what a user types and sees."""
+"""The command line: what a user types and sees. In this process; what engines add runs in processes of its own."""
 
 from __future__ import annotations
 
@@ -6,42 +6,64 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from gateway import __version__
+from gateway.cli import main
 from gateway.keys import KeyRing, hash_key
 from gateway.settings import load_settings
 
-COMMANDS = ("up", "init", "doctor", "models", "explain", "quality", "soak", "key", "version")
+COMMANDS = ("up", "init", "doctor", "models", "explain", "records", "compare", "quality", "soak", "key", "version")
 SECRET = "hunter2-hunter2-hunter2"
 
 
-def paceline(*words: str, folder: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", *words],
-        cwd=folder,
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[2]), "COLUMNS": "100", **variables},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Done:
+    """How a command ended and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Paceline = Callable[..., Done]
+
+
+@pytest.fixture
+def paceline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Paceline:
+    """Types ``paceline`` and the given words, in a folder of its own and without anybody's variables."""
+    for name in [name for name in os.environ if name.startswith("PACELINE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("PACELINE_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Done:
+        monkeypatch.setattr(sys, "argv", ["paceline", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return Done(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return run
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself_with_an_example(command: str, tmp_path: Path) -> None:
-    done = paceline(command, "--help", folder=tmp_path)
+def test_every_command_explains_itself_with_an_example(paceline: Paceline, command: str) -> None:
+    done = paceline(command, "--help")
     assert done.returncode == 0
     assert f"Example: paceline {command}" in done.stdout
     assert "--json" in done.stdout
     assert "\x1b" not in done.stdout
 
 
-def test_the_first_help_lists_every_command_and_says_where_to_begin(tmp_path: Path) -> None:
-    done = paceline("--help", folder=tmp_path)
+def test_the_first_help_lists_every_command_and_says_where_to_begin(paceline: Paceline) -> None:
+    done = paceline("--help")
     assert all(f"\n  {command}" in done.stdout for command in COMMANDS)
     assert "paceline up" in done.stdout
 
@@ -58,13 +80,13 @@ def test_help_needs_nothing_heavy(tmp_path: Path) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_the_version_is_told_in_both_ways(tmp_path: Path) -> None:
-    assert __version__ in paceline("--version", folder=tmp_path).stdout
-    assert json.loads(paceline("version", "--json", folder=tmp_path).stdout)["paceline"] == __version__
+def test_the_version_is_told_in_both_ways(paceline: Paceline) -> None:
+    assert __version__ in paceline("--version").stdout
+    assert json.loads(paceline("version", "--json").stdout)["paceline"] == __version__
 
 
-def test_a_key_is_made_whose_lines_open_the_door(tmp_path: Path) -> None:
-    shown = paceline("key", "--name", "alice", "--admin", folder=tmp_path).stdout
+def test_a_key_is_made_whose_lines_open_the_door(paceline: Paceline, tmp_path: Path) -> None:
+    shown = paceline("key", "--name", "alice", "--admin").stdout
     secret = next(line.strip() for line in shown.splitlines() if line.startswith("  sk-"))
     path = tmp_path / "paceline.yaml"
     path.write_text(shown[shown.index("auth:") :])
@@ -73,8 +95,8 @@ def test_a_key_is_made_whose_lines_open_the_door(tmp_path: Path) -> None:
     assert secret not in path.read_text()
 
 
-def test_a_key_in_json_comes_with_its_hash(tmp_path: Path) -> None:
-    made = json.loads(paceline("key", "--json", folder=tmp_path).stdout)
+def test_a_key_in_json_comes_with_its_hash(paceline: Paceline) -> None:
+    made = json.loads(paceline("key", "--json").stdout)
     assert made["hash"] == hash_key(made["key"])
 
 
@@ -82,8 +104,8 @@ def test_a_key_in_json_comes_with_its_hash(tmp_path: Path) -> None:
     "words",
     [("sing",), ("up", "--port", "abc"), ("up", "--port", "70000"), ("explain", "hi"), ("explain", "--model", "m")],
 )
-def test_what_is_typed_wrongly_ends_with_2_and_says_how_it_goes(words: tuple[str, ...], tmp_path: Path) -> None:
-    done = paceline(*words, folder=tmp_path)
+def test_what_is_typed_wrongly_ends_with_2_and_says_how_it_goes(paceline: Paceline, words: tuple[str, ...]) -> None:
+    done = paceline(*words)
     assert done.returncode == 2
     assert "Usage: paceline" in done.stderr
     assert "Traceback" not in done.stderr
@@ -91,10 +113,10 @@ def test_what_is_typed_wrongly_ends_with_2_and_says_how_it_goes(words: tuple[str
 
 @pytest.mark.parametrize("command", [("up",), ("models",), ("explain", "hi", "--model", "m"), ("doctor",)])
 def test_a_broken_configuration_ends_with_1_and_is_told_without_traceback_or_secret(
-    command: tuple[str, ...], tmp_path: Path
+    paceline: Paceline, command: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "bad.yaml").write_text(f"server: {{prt: 1}}\nauth: {{keys: [{{name: a, hash: {SECRET}}}]}}\n")
-    done = paceline(*command, "--config", "bad.yaml", folder=tmp_path)
+    done = paceline(*command, "--config", "bad.yaml")
     assert done.returncode == 1
     said = done.stdout + done.stderr
     assert "bad.yaml:1: server.prt is not a setting" in said
@@ -103,31 +125,31 @@ def test_a_broken_configuration_ends_with_1_and_is_told_without_traceback_or_sec
     assert SECRET not in said
 
 
-def test_a_broken_configuration_in_json_lists_its_problems(tmp_path: Path) -> None:
+def test_a_broken_configuration_in_json_lists_its_problems(paceline: Paceline, tmp_path: Path) -> None:
     (tmp_path / "paceline.yaml").write_text("server: {prt: 1}")
-    done = paceline("models", "--json", folder=tmp_path)
+    done = paceline("models", "--json")
     assert done.returncode == 1
     assert json.loads(done.stdout)["error"]["problems"][0]["fix"] == "Did you mean `server.port`?"
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_up_refuses_an_open_address_without_keys_and_names_both_ways_out(host: str, tmp_path: Path) -> None:
-    done = paceline("up", "--host", host, "--port", "0", folder=tmp_path)
+def test_up_refuses_an_open_address_without_keys_and_names_both_ways_out(paceline: Paceline, host: str) -> None:
+    done = paceline("up", "--host", host, "--port", "0")
     assert done.returncode == 1
     assert "paceline key" in done.stderr
     assert "host: 127.0.0.1" in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_that_is_not_there_is_said_so(tmp_path: Path) -> None:
-    done = paceline("up", "--config", "none.yaml", folder=tmp_path)
+def test_a_file_that_is_not_there_is_said_so(paceline: Paceline) -> None:
+    done = paceline("up", "--config", "none.yaml")
     assert done.returncode == 1
     assert "none.yaml does not exist" in done.stderr
 
 
-def test_init_does_not_overwrite_what_is_there(tmp_path: Path) -> None:
+def test_init_does_not_overwrite_what_is_there(paceline: Paceline, tmp_path: Path) -> None:
     (tmp_path / "paceline.yaml").write_text("mine")
-    done = paceline("init", folder=tmp_path)
+    done = paceline("init")
     assert done.returncode == 1
     assert "--force" in done.stderr
     assert (tmp_path / "paceline.yaml").read_text() == "mine"
