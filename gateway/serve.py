@@ -12,8 +12,9 @@ from types import FrameType
 
 import uvicorn
 
-from gateway.app import create_app
+from gateway.app import Paceline
 from gateway.house import House
+from gateway.no_websockets import NoWebSockets
 from gateway.wire import Protocol
 
 AFTER_END_S = 5.0
@@ -24,18 +25,25 @@ class Server(uvicorn.Server):
     """uvicorn, with an end for streams that outlive the time to stop, and a word when it listens."""
 
     def __init__(
-        self, config: uvicorn.Config, house: House, on_listening: Callable[[str, int], Awaitable[None]]
+        self,
+        house: House,
+        on_listening: Callable[[str, int], Awaitable[None]],
+        on_complete: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(config)
+        self._app = Paceline(house)
         self._house = house
         self._on_listening = on_listening
+        self._on_complete = on_complete
+        super().__init__(_config(self._app, house))
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, then say where."""
+        """Listen, say where, and only then complete the application: inference requests are served meanwhile."""
         await super().startup(sockets)
         if self.started and not self.should_exit:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             await self._on_listening(host, port)
+            await self._app.join_pages()
+            self._on_complete()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop gracefully; a second Ctrl+C does not wait. The signal is not raised again: that stop is a success."""
@@ -59,14 +67,14 @@ def _settle_memory() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-def server_config(house: House) -> uvicorn.Config:
-    """Return how uvicorn serves a house."""
+def _config(app: Paceline, house: House) -> uvicorn.Config:
     server_settings = house.settings.server
     return uvicorn.Config(
-        create_app(house),
+        app,
         host=server_settings.host,
         port=server_settings.port,
         http=Protocol,
+        ws=NoWebSockets,
         loop="uvloop",
         lifespan="on",
         access_log=False,
@@ -82,12 +90,7 @@ def server_config(house: House) -> uvicorn.Config:
 
 def run(house: House, on_listening: Callable[[str, int], Awaitable[None]]) -> bool:
     """Serve until SIGTERM or SIGINT. Returns whether it ever listened (a port that is taken has been logged)."""
-
-    async def listening(host: str, port: int) -> None:
-        await on_listening(host, port)
-        _settle_memory()
-
-    server = Server(server_config(house), house, listening)
+    server = Server(house, on_listening, _settle_memory)
     # uvicorn leaves the process when it cannot listen; how that is told is the caller's matter.
     with contextlib.suppress(SystemExit):
         server.run()

@@ -13,6 +13,7 @@ from pydantic_settings import SettingsError as SourceError
 
 from gateway.redaction import redact
 from gateway.settings_base import UserPath
+from gateway.settings_document import Document
 from gateway.settings_engines import EngineKind, EngineSettings, HardwareSettings, LaunchKind, LaunchSettings
 from gateway.settings_errors import Problem, SettingsError, absent_variables, explain, unknown_variables
 from gateway.settings_parts import (
@@ -27,7 +28,6 @@ from gateway.settings_parts import (
     RoutingSettings,
     ServerSettings,
 )
-from gateway.settings_source import Document, read_yaml
 from measure.place import data_folder
 
 __all__ = [
@@ -161,7 +161,7 @@ def load_settings(path: Path | None = None) -> Settings:
     Raises ``SettingsError`` with every problem: where it is, what is wrong and what to write instead.
     """
     path = path or find_settings_file()
-    document = read_yaml(path) if path else Document()
+    document = _read(path) if path else Document()
     try:
         settings = Settings(**document.values)
     except ValidationError as error:
@@ -173,6 +173,12 @@ def load_settings(path: Path | None = None) -> Settings:
     settings._path = path
     redact.learn(settings.secrets())
     return settings
+
+
+def _read(path: Path) -> Document:
+    from gateway.settings_source import read_yaml  # its parser is not imported where there is no file
+
+    return read_yaml(path)
 
 
 def _bad_json(error: SourceError) -> Problem:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
     from gateway.settings import Settings
-    from gateway.settings_source import Document
+    from gateway.settings_document import Document
 
 Location = tuple[str | int, ...]
 

@@ -1,34 +1,17 @@
-"""A YAML file with the line of each of its values, so that an error can say where it is."""
+"""Reads a YAML file, with the line of each of its values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import yaml
 
+from gateway.settings_document import Document
 from gateway.settings_errors import Location, Problem, SettingsError
 
 MAX_FILE_BYTES = 1024 * 1024
 _MERGE_TAG = "tag:yaml.org,2002:merge"
-
-
-@dataclass(frozen=True, slots=True)
-class Document:
-    """What a file says: its values, and the line (from 1) on which each path begins."""
-
-    values: dict[str, Any] = field(default_factory=dict)
-    lines: dict[Location, int] = field(default_factory=dict)
-    path: Path | None = None
-
-    def where(self, location: Location) -> str:
-        """Return ``file:line`` of the innermost part of ``location`` that the file has; empty when it has none."""
-        for length in range(len(location), 0, -1):
-            if (line := self.lines.get(location[:length])) is not None:
-                return f"{self.path}:{line}"
-        return ""
 
 
 def read_yaml(path: Path) -> Document:

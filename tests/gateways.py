@@ -14,7 +14,7 @@ import httpx
 from engines.scripted import ScriptedEngine
 
 from gateway.house import House
-from gateway.serve import Server, server_config
+from gateway.serve import Server
 from gateway.settings import Settings
 
 LIMIT_S = 20.0
@@ -29,7 +29,7 @@ class Gateway:
         routing = {"measure_at_start": False, **settings.pop("routing", {})}
         self.house = House(Settings(data_dir=folder, server=server, routing=routing, **settings))
         self._listening: Future[str] = Future()
-        self._server = Server(server_config(self.house), self.house, self._on_listening)
+        self._server = Server(self.house, self._on_listening)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._server.run, name="gateway", daemon=True)
         self._thread.start()

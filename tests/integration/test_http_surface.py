@@ -151,6 +151,13 @@ def test_another_method_is_405_and_says_which_one_it_takes(client: httpx.Client,
     refusal(client.request(method if method != "GET" else "PATCH", "/v1/models"), 405)
 
 
+def test_a_client_that_wants_a_websocket_is_told_that_there_is_none(client: httpx.Client) -> None:
+    wants = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13", "sec-websocket-key": "a"}
+    answer = client.get("/v1/realtime", headers=wants)
+    assert answer.status_code == 400
+    assert "no WebSockets" in answer.json()["error"]["message"]
+
+
 def test_an_unknown_path_is_404_in_openais_form(client: httpx.Client) -> None:
     assert "/v1/nothing" in refusal(client.post("/v1/nothing"), 404)["message"]
 
