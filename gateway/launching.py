@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from adapters.launch import LaunchSpec
@@ -28,3 +29,20 @@ def launch_spec(engine: EngineSettings, launch: LaunchSettings, data_dir: Path) 
         ready_timeout_s=launch.ready_timeout_s,
         log_file=data_dir / "logs" / f"{engine.name}.log",
     )
+
+
+def told_settings(words: str, launch: LaunchSettings | None) -> dict[str, str]:
+    """Return an engine's settings by name, for records: ``words`` are those in its description (``ctx=2048
+    batch-128``), ``launch`` how it is started, which the description has as a digest only."""
+    settings: dict[str, str] = {}
+    for word in words.split():
+        name, _, value = word.partition("=" if "=" in word else "-")
+        settings[name] = value
+    if launch is None:
+        return settings
+    settings.pop("launch", None)
+    given = {"threads": launch.threads, "batch": launch.batch, "args": " ".join(launch.args)}
+    settings |= {name: str(value) for name, value in given.items() if value}
+    if launch.env:  # its values may be secrets
+        settings["env"] = hashlib.sha256(repr(sorted(launch.env.items())).encode()).hexdigest()[:8]
+    return settings

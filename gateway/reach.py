@@ -36,6 +36,8 @@ class Reached:
 
     deployment: Deployment
     engine: Engine
+    beside: tuple[Engine, ...] = ()
+    """All engines on the same hardware, its own included."""
 
     def adapter(self) -> Adapter:
         """Return what to send with. Raises ``Unreachable`` while there is nothing to send to."""
@@ -69,7 +71,7 @@ async def reach(
         await assembly.wait_for_first_answers(_FIRST_ANSWERS_S)
         await _wait_until_loaded(fleet, tell)
         there = fleet.deployments if running is None else _as_known_there(fleet.deployments, running)
-        yield [Reached(each, fleet.engine_of(each)) for each in chosen(words, there)]
+        yield [Reached(each, fleet.engine_of(each), _beside(fleet, each)) for each in chosen(words, there)]
     finally:
         await assembly.aclose()
         await fleet.aclose()
@@ -96,6 +98,12 @@ def chosen(words: Collection[str], deployments: Sequence[Deployment]) -> list[De
     if not found:
         raise NoneSelected("no engine serves a model; `paceline doctor` says what it looked for")
     return list(found.values())
+
+
+def _beside(fleet: Fleet, deployment: Deployment) -> tuple[Engine, ...]:
+    return tuple(
+        engine for engine in fleet.engines if any(d.hardware.shares(deployment.hardware) for d in engine.deployments)
+    )
 
 
 def _as_they_run(settings: Settings, running: Sequence[FleetEntry]) -> Settings:

@@ -23,12 +23,17 @@ class BenchMark:
 async def take_up(store: AsyncStore, *, again: bool = False) -> BenchMark:
     """Return the benchmark to go on with, or a new one; with ``again`` always a new one. Raises ``StoreError``."""
     now = datetime.now(UTC)
+    mark = new_mark()
     state = {} if again else await store.unfinished_bench()
     if (name := state.get("name")) and _is_fresh(str(state.get("begun")), now):
         return BenchMark(str(name), resumed=True)
-    mark = BenchMark(f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}")
     await store.save_unfinished_bench({"name": mark.name, "begun": now.isoformat()})
     return mark
+
+
+def new_mark() -> BenchMark:
+    """Return a benchmark that nobody can go on with: for a short one."""
+    return BenchMark(f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}")
 
 
 async def finish(store: AsyncStore) -> None:

@@ -21,6 +21,7 @@ class Commands(LazyGroup):
         "explain": Help(
             "Say where a prompt would go, and why.", 'paceline explain "Why is the sky blue?" --model qwen3-8b'
         ),
+        "bench": Help("Measure speeds on this machine.", "paceline bench smollm2 --prompt-tokens 64,256"),
         "records": Help("List, show, export and import measurements.", "paceline records --format markdown"),
         "compare": Help(
             "Compare two selections of measurements.",

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from measure.prompts import SEEDS_APART, prompt
+from measure.prompts import SEEDS_APART, prompt, prompt_after
 
 seeds = st.integers(0, 10**9)
 lengths = st.integers(1, 3000)
@@ -65,3 +65,12 @@ def test_a_long_prompt_holds_several_scripts_and_code(seed: int) -> None:
 def test_a_prompt_of_no_length_is_refused(tokens: int, ratio: float) -> None:
     with pytest.raises(ValueError):
         prompt(tokens, 1, ratio)
+
+
+@given(st.integers(1, 800), st.integers(1, 800), seeds, st.integers(1, SEEDS_APART - 1))
+def test_prompts_after_a_prefix_differ_only_behind_it(prefix: int, more: int, seed: int, distance: int) -> None:
+    one, other = (prompt_after(prefix, prefix + more, each) for each in (seed, seed + distance))
+    same = prompt(prefix, 0)
+    assert one.startswith(same)
+    assert other.startswith(same)
+    assert one[: len(same) + 2] != other[: len(same) + 2]

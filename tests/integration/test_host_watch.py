@@ -1,0 +1,80 @@
+"""The watch over this machine and an engine's process: on real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from measure.host_watch import HostWatch
+
+MIB = 1 << 20
+HOLDS = "import sys; held = bytearray(80 << 20); held[::4096] = bytes(len(held[::4096])); print(flush=True); input()"
+PASSES = "input(); held = bytearray(80 << 20); held[::4096] = bytes(len(held[::4096])); del held; print(flush=True)"
+WORKS = "print(flush=True); sum(range(20_000_000))"
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def start(processes: list[subprocess.Popen[str]], program: str) -> subprocess.Popen[str]:
+    """Start a Python process, and wait until it does what it is for."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    processes.append(process)
+    assert process.stdout is not None
+    process.stdout.readline()
+    return process
+
+
+async def test_the_memory_of_the_engines_process_is_read_while_it_works(processes: list[subprocess.Popen[str]]) -> None:
+    engine = start(processes, HOLDS)
+    async with HostWatch(lambda: engine.pid) as watch:
+        pass
+    assert watch.peak_memory_bytes is not None
+    assert 80 * MIB < watch.peak_memory_bytes < 200 * MIB
+    assert watch.machine is not None
+    assert watch.machine.load_average is not None
+    assert watch.machine.cores > 0
+
+
+async def test_memory_that_was_held_only_between_two_readings_counts(processes: list[subprocess.Popen[str]]) -> None:
+    engine = start(processes, f"print(flush=True); {PASSES}; input()")
+    assert engine.stdin is not None
+    assert engine.stdout is not None
+    async with HostWatch(lambda: engine.pid) as watch:
+        engine.stdin.write("\n")
+        engine.stdin.flush()
+        engine.stdout.readline()
+    assert watch.peak_memory_bytes is not None
+    assert watch.peak_memory_bytes > 80 * MIB
+
+
+async def test_another_process_that_works_makes_the_record_say_so(processes: list[subprocess.Popen[str]]) -> None:
+    engine = start(processes, HOLDS)
+    workers = [start(processes, WORKS) for _ in range(os.cpu_count() or 1)]
+    async with HostWatch(lambda: engine.pid) as watch:
+        await asyncio.gather(*(asyncio.to_thread(worker.wait) for worker in workers))
+    assert watch.machine is not None
+    assert watch.machine.others_cores is not None
+    assert "other processes used" in watch.machine.busy
+
+
+async def test_the_engines_own_work_is_no_disturbance_and_a_hidden_engine_no_reason_to_guess() -> None:
+    async with HostWatch(lambda: None) as watch:
+        pass
+    assert watch.peak_memory_bytes is None
+    assert watch.machine is not None
+    assert watch.machine.others_cores is None
+    assert "other processes" not in watch.machine.busy
