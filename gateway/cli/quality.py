@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
     from measure.async_store import AsyncStore
     from measure.quality.prompts import Prompt
-    from measure.quality.regression import Tested
+    from measure.quality.regression import Examined
 
 INTERRUPTED = 130
 REPORT_NAME = "quality"
@@ -88,7 +88,7 @@ class _Wanted:
     suite: str
     is_whole: bool = True
     running: Sequence[FleetEntry] | None = None
-    tested: list[Tested] = field(default_factory=list)
+    tested: list[Examined] = field(default_factory=list)
     given_up: dict[str, str] = field(default_factory=dict)
     """Baselines that could not be asked, and why."""
 
@@ -173,7 +173,7 @@ async def _regress(wanted: _Wanted) -> None:
         await store.aclose()
 
 
-async def _keep(store: AsyncStore, tested: Tested) -> None:
+async def _keep(store: AsyncStore, tested: Examined) -> None:
     from measure.database import StoreError
     from measure.verdicts import Judged
     from policies.types import Quality
@@ -194,7 +194,7 @@ def _make_folder(folder: Path) -> None:
         raise UserError(message, fix="Name another one with --report.", status=2) from None
 
 
-def _write_report(folder: Path, tested: Sequence[Tested]) -> None:
+def _write_report(folder: Path, tested: Sequence[Examined]) -> None:
     from measure.quality.report import to_html, to_markdown
 
     for suffix, text in ((".md", to_markdown(tested)), (".html", to_html(tested))):

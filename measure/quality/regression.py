@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -19,12 +19,29 @@ from policies.types import Capability, Deployment, Quality
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class Examined:
     """What came of one deployment: its verdict, and the pairs behind it (none for the baseline itself)."""
 
     deployment: Deployment
     verdict: QualityVerdict
     pairs: tuple[Pair, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What candidates are compared with: the baseline's replies to the prompts that it answered."""
+
+    deployment: Deployment
+    suite: str
+    prompts: tuple[Prompt, ...]
+    replies: Mapping[str, Reply]
+    force_calls: bool
+
+    @property
+    def examined(self) -> Examined:
+        """The baseline's own verdict."""
+        why = "its model's other deployments are compared with it"
+        return Examined(self.deployment, _verdict(self.deployment, self, Quality.BASELINE, why))
 
 
 async def regress(
@@ -34,57 +51,47 @@ async def regress(
     suite: str,
     *,
     progress: Progress = silent,
-) -> AsyncIterator[Tested]:
+) -> AsyncIterator[Examined]:
     """Yield what came of the baseline, then of each candidate, as soon as it is known.
 
     One request at a time runs, so that nothing is batched with anything: the same weights then give the same answers.
-    A candidate that stops answering is left ``untested``. Raises ``EngineError`` when the baseline does.
+    Raises ``EngineError`` when the baseline stops answering.
     """
     force_calls = all(Capability.TOOL_CHOICE in each.deployment.capabilities for each in (baseline, *candidates))
+    reference = await refer(baseline, prompts, suite, force_calls=force_calls, progress=progress)
+    yield reference.examined
+    for candidate in candidates:
+        yield await compare(reference, candidate, progress=progress)
+
+
+async def refer(
+    baseline: Examinee, prompts: Sequence[Prompt], suite: str, *, force_calls: bool = False, progress: Progress = silent
+) -> Reference:
+    """Ask the baseline. ``force_calls`` where it and all candidates can be made to call a tool. See ``examine``."""
     asked = [prompt for prompt in prompts if baseline.takes(prompt)]
     replies = await examine(baseline, asked, force_calls=force_calls, progress=progress)
-    good = [prompt for prompt in asked if not replies[prompt.id].failed]
-    yield Tested(
-        baseline.deployment,
-        _verdict(
-            baseline.deployment,
-            baseline.deployment,
-            suite,
-            Quality.BASELINE,
-            "what its model's other deployments are compared with",
-        ),
-    )
-    for candidate in candidates:
-        yield await _test(baseline, candidate, good, replies, suite, force_calls=force_calls, progress=progress)
+    answered = tuple(prompt for prompt in asked if not replies[prompt.id].failed)
+    return Reference(baseline.deployment, suite, answered, replies, force_calls)
 
 
-async def _test(
-    baseline: Examinee,
-    candidate: Examinee,
-    prompts: Sequence[Prompt],
-    replies: dict[str, Reply],
-    suite: str,
-    *,
-    force_calls: bool,
-    progress: Progress,
-) -> Tested:
-    asked = [prompt for prompt in prompts if candidate.takes(prompt)]
-    deployment, compared = candidate.deployment, baseline.deployment
+async def compare(reference: Reference, candidate: Examinee, *, progress: Progress = silent) -> Examined:
+    """Ask a candidate the same, and judge it. One that stops answering is left ``untested``."""
+    asked = [prompt for prompt in reference.prompts if candidate.takes(prompt)]
+    deployment = candidate.deployment
     try:
-        theirs = await examine(candidate, asked, force_calls=force_calls, progress=progress)
+        replies = await examine(candidate, asked, force_calls=reference.force_calls, progress=progress)
     except EngineError as error:
         why = f"stopped answering: {type(error).__name__}: {error.message}"
-        return Tested(deployment, _verdict(deployment, compared, suite, Quality.UNTESTED, why))
-    pairs = pair_up(asked, replies, theirs)
-    unanswered = sum(bool(reply.failed) for reply in theirs.values())
+        return Examined(deployment, _verdict(deployment, reference, Quality.UNTESTED, why))
+    pairs = pair_up(asked, reference.replies, replies)
+    unanswered = sum(bool(reply.failed) for reply in replies.values())
     quality, why = judge(pairs, unanswered)
-    return Tested(deployment, _verdict(deployment, compared, suite, quality, why, pairs, unanswered), pairs)
+    return Examined(deployment, _verdict(deployment, reference, quality, why, pairs, unanswered), pairs)
 
 
 def _verdict(
     deployment: Deployment,
-    baseline: Deployment,
-    suite: str,
+    reference: Reference,
     quality: Quality,
     why: str,
     pairs: Sequence[Pair] = (),
@@ -94,10 +101,10 @@ def _verdict(
         quality=quality,
         why=why,
         at=datetime.now(UTC).isoformat(timespec="seconds"),
-        suite=suite,
+        suite=reference.suite,
         paceline=paceline_version(),
         deployment=deployment.id,
-        baseline=baseline_of(baseline),
+        baseline=baseline_of(reference.deployment),
         prompts=len(pairs),
         unanswered=unanswered,
         measures=measures_of(pairs) if pairs else (),

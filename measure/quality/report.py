@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from measure.quality.pairs import Pair
-from measure.quality.regression import Tested
+from measure.quality.regression import Examined
 from measure.quality.verdict import QualityVerdict
 from measure.quality.worst import remarks, worst_pairs
 from policies.types import Quality
@@ -34,7 +34,7 @@ th, td { border-color: #3a3e46 } mark { background: #6b2a26; color: inherit } .f
 """
 
 
-def to_markdown(tested: Iterable[Tested]) -> str:
+def to_markdown(tested: Iterable[Examined]) -> str:
     """Return the report as one Markdown document."""
     parts = ["# Quality regression", _METHOD]
     for each in tested:
@@ -50,7 +50,7 @@ def to_markdown(tested: Iterable[Tested]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def to_html(tested: Iterable[Tested]) -> str:
+def to_html(tested: Iterable[Examined]) -> str:
     """Return the report as one HTML document that needs nothing else. All texts in it are escaped."""
     parts = ["<h1>Quality regression</h1>", f"<p>{_METHOD}</p>"]
     for each in tested:

@@ -33,8 +33,8 @@ def remarks(pair: Pair) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _harm(pair: Pair) -> tuple[bool, bool, float, float, str]:
+def _harm(pair: Pair) -> tuple[bool, bool, float, float]:
     lost = bool(pair.candidate_problems) and not pair.baseline_problems
     looped = pair.loops[1] and not pair.loops[0]
     loss = pair.shared.loss if pair.shared is not None else 0.0
-    return lost, looped, loss, pair.edit_share, pair.prompt.id
+    return lost, looped, loss, pair.edit_share
