@@ -168,7 +168,7 @@ async def _regress(wanted: _Wanted) -> None:
                     except EngineError as error:
                         wanted.given_up[group.baseline.id] = f"{type(error).__name__}: {error.message}"
     except NoneSelected as error:
-        raise typer.BadParameter(str(error), param_hint="DEPLOYMENT") from None
+        raise UserError(str(error), status=2) from None
     finally:
         await store.aclose()
 
