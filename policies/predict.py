@@ -121,7 +121,8 @@ class Predictor:
         decode_s = 0.0
         if output_tokens > 1:
             decode_s = (output_tokens - 1) * speed.tpot.at(prompt_tokens + output_tokens // 2, now)
-        prefill_s = speed.prefill.at(prompt_tokens, now)
+        uncached = prompt_tokens - profile.opening_tokens
+        prefill_s = speed.prefill.at(uncached if uncached > 1 else 1, now)
         return Estimate(0.0, 0.0, prefill_s, decode_s, profile.usual_spread, 0.0, profile.company)
 
     def estimate(
@@ -143,7 +144,7 @@ class Predictor:
             return None
         speed = profile.speed
         prompt, output = facts.prompt_tokens, facts.expected_output
-        uncached = prompt - load.cached_tokens
+        uncached = prompt - max(load.cached_tokens, profile.opening_tokens)
         prefill_s = speed.prefill.at(uncached if uncached > 1 else 1, now)
         decode_s = 0.0
         if output > 1 and facts.operation is not _EMBEDDINGS:

@@ -17,6 +17,9 @@ QUIET = 0.05
 _FEW_TOKENS = 8
 """Answers below this many tokens say too little about decode speed."""
 _COMPANY_WEIGHT = 0.1
+_OPENINGS = 6
+_OPENING_MOST = 64
+"""Prompts too short to be remembered count as new when no more than so many of their tokens were cached."""
 _DRIFT_WINDOW = 20
 _DRIFT_MISSES = 16
 """So many of the last outcomes have to be off in the same direction before a measurement is called outdated."""
@@ -28,16 +31,28 @@ class Profile:
     """A speed model, contention factors, and the intervals of predictions made from both.
 
     ``company`` is how many others usually run beside a request, in the mean, and ``usual_spread`` the relative
-    half-width of the interval of a request that finds nobody there.
+    half-width of the interval of a request that finds nobody there. ``opening_tokens`` is what the engine's cache holds
+    of a prompt that nobody has sent before: the chat template's opening.
     """
 
-    __slots__ = ("_off", "company", "contention", "intervals", "speed", "usual_spread")
+    __slots__ = (
+        "_off",
+        "_openings",
+        "company",
+        "contention",
+        "intervals",
+        "opening_tokens",
+        "speed",
+        "usual_spread",
+    )
 
     def __init__(self, speed: SpeedModel, contention: Contention) -> None:
         self.speed = speed
         self.contention = contention
         self.intervals = Intervals()
         self.company = 0.0
+        self.opening_tokens = 0
+        self._openings: deque[int] = deque(maxlen=_OPENINGS)
         self.usual_spread = self.intervals.half_width(0.0)
         self._off: deque[float] = deque(maxlen=_DRIFT_WINDOW)
         """Actual over measured time of the last requests that ran alone."""
@@ -77,12 +92,22 @@ class Profile:
         company = sum(seen.neighbours.get(kind, 0.0) for kind in KINDS)
         self.company += _COMPANY_WEIGHT * (company - self.company)
         self._judge(seen)
+        self._learn_opening(seen)
         phases = [
             phase for phase in (self._learn_prefill(seen, now), self._learn_decode(seen, now)) if phase is not None
         ]
         if phases:
             self._learn_intervals(seen, company, phases)
         self.usual_spread = self.intervals.half_width(self.company)
+
+    def _learn_opening(self, seen: Observation) -> None:
+        """Believe the second smallest of the last counts: a slot that is used for the first time holds nothing yet, and
+        a short prompt that was sent before all of it. Measurements have no template, and no prediction."""
+        cached = seen.cached_tokens
+        if cached is None or seen.predicted is None or not (seen.new_prompt or cached <= _OPENING_MOST):
+            return
+        self._openings.append(cached)
+        self.opening_tokens = _second_smallest(self._openings)
 
     def _learn_intervals(self, seen: Observation, company: float, phases: Sequence[tuple[float, float]]) -> None:
         actual_s, predicted_s = sum(actual for actual, _ in phases), sum(predicted for _, predicted in phases)
@@ -142,6 +167,7 @@ class Profile:
             "intervals": self.intervals.to_dict(),
             "company": self.company,
             "off": list(self._off),
+            "openings": list(self._openings),
         }
 
     @classmethod
@@ -152,7 +178,14 @@ class Profile:
         profile.company = float(plain["company"])
         profile.usual_spread = profile.intervals.half_width(profile.company)
         profile._off.extend(float(ratio) for ratio in plain["off"])
+        profile._openings.extend(int(count) for count in plain["openings"])
+        profile.opening_tokens = _second_smallest(profile._openings)
         return profile
+
+
+def _second_smallest(counts: Iterable[int]) -> int:
+    """Return 0 for none, and the only one of one."""
+    return next(iter(sorted(counts)[1::-1]), 0)
 
 
 def _tokens_read(seen: Observation) -> int:
