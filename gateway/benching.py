@@ -35,7 +35,7 @@ def subjects(
                 connect=each.adapter,
                 pid=_pid_of(engine),
                 traffic=OutsideTraffic(_gauges(each.beside), _live(ask, each.beside), waiting),
-                settings=told_settings(told, launches.get(engine.name)),
+                settings=told_settings(told, deployment.engine_version, launches.get(engine.name)),
             )
         )
     return found

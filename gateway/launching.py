@@ -31,13 +31,14 @@ def launch_spec(engine: EngineSettings, launch: LaunchSettings, data_dir: Path) 
     )
 
 
-def told_settings(words: str, launch: LaunchSettings | None) -> dict[str, str]:
+def told_settings(words: str, version: str, launch: LaunchSettings | None) -> dict[str, str]:
     """Return an engine's settings by name, for records: ``words`` are those in its description (``ctx=2048
     batch-128``), ``launch`` how it is started, which the description has as a digest only."""
     settings: dict[str, str] = {}
     for word in words.split():
         name, _, value = word.partition("=" if "=" in word else "-")
-        settings[name] = value
+        if f"{name} {value}" != version:  # it has a field of its own
+            settings[name] = value
     if launch is None:
         return settings
     settings.pop("launch", None)

@@ -18,6 +18,9 @@ from policies.types import Deployment, Operation
 RUN_LIMIT_S = 60.0
 """A request that takes longer has failed."""
 
+_LEAST_BYTES, _MOST_BYTES = 0.5, 16.0
+"""Of a token, in the mean of a prompt; an engine that counts otherwise is not to be followed."""
+
 _FORCED: dict[str, object] = {"ignore_eos": True}
 _ENGINE_FIELDS: dict[str, dict[str, object]] = {
     # Its template's opening would be found in the cache; and no answer is to end before the wanted length.
@@ -88,7 +91,7 @@ class Probe:
     def calibrate(self, run: Run) -> None:
         """Aim better from now on: ``run`` is what the last prompt turned out to be."""
         if run.prompt_tokens:
-            self._bytes_per_token = max(0.5, self._sent_bytes / run.prompt_tokens)
+            self._bytes_per_token = min(max(_LEAST_BYTES, self._sent_bytes / run.prompt_tokens), _MOST_BYTES)
 
     def _call(self, prompt_tokens: int, output_tokens: int, prefix_tokens: int) -> Call:
         if prefix_tokens:

@@ -126,6 +126,14 @@ async def test_the_warm_up_teaches_how_long_a_token_is(scripted: Engines, bed: B
     assert bench.records[0].prompt_tokens == pytest.approx(256, abs=2)
 
 
+async def test_an_engine_that_counts_nonsense_is_not_sent_ever_longer_prompts(scripted: Engines, bed: Bed) -> None:
+    engine = scripted(kind="llamacpp")
+    engine.always(chat(["one ", "two ", "three ", "four"], prompt_tokens=1))
+    grid = Grid(prompt_tokens=(64, 128, 256), output_tokens=(4,), concurrency=1)
+    await bed.bench(grid).measure_grids([bed.subject(engine)])
+    assert max(len(prompt.encode()) for prompt in prompts(engine)) <= 256 * 16
+
+
 async def test_the_requests_of_a_round_run_at_the_same_time_and_begin_differently(
     scripted: Engines, bed: Bed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
