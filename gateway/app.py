@@ -36,6 +36,7 @@ class Paceline:
         """Return FastAPI's application, imported at the first call."""
         if self._pages is None:
             self._pages = asyncio.create_task(asyncio.to_thread(_import_pages, self.house), name="pages")
+            self._pages.add_done_callback(lambda _: self.house.start_is_over())
         return await asyncio.shield(self._pages)
 
     async def _serve_http(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from adapters.base import Call
 from adapters.errors import Busy, EngineError, Loading, Rejected, Unreachable
 from gateway.attempt import Attempt
+from gateway.counting import NEAR, TokenCounts
 from gateway.engine import Engine
 from gateway.exchange import Exchange, Wishes
 from gateway.incoming import IMAGE_TOKENS, Incoming
@@ -17,11 +19,11 @@ from gateway.learned import Learned
 from gateway.settings import ModelSettings, RoutingSettings
 from measure.traffic import Traffic
 from measure.verdicts import Verdict, standings
-from policies.breaker import Breaker, Change, Pass
+from policies.breaker import Breaker, Change, Pass, State
 from policies.ledger import Ledger
 from policies.retry import RetryBudget
 from policies.route import FleetView, route
-from policies.selector import resolve_model
+from policies.selector import resolve_model, selects
 from policies.types import (
     Candidate,
     Decision,
@@ -39,7 +41,6 @@ LOADING_LIMIT_S = 300.0
 BUSY_S = 1.0
 """How long an engine that said "busy" without a time is asked only when nobody else can."""
 
-_IDLE = LoadView()
 _FAILED = LoadView(Health.DOWN, note="failed a moment ago")
 
 
@@ -52,12 +53,18 @@ class Fleet:
         self._aliases = {alias: name for name, settings in models.items() for alias in settings.aliases}
         self._engines: dict[str, Engine] = {}
         self._by_deployment: dict[str, Engine] = {}
+        self._deployment: dict[str, Deployment] = {}
         self._of_model: dict[str, tuple[Deployment, ...]] = {}
         self._ledger = Ledger()
         self._breakers: dict[str, Breaker] = {}
+        self._open: set[str] = set()
+        """Deployments whose breaker is not closed."""
         self._busy_until: dict[str, float] = {}
         self._last_used: dict[str, str] = {}
         self._traffic: dict[str, Traffic] = {}
+        self._edges: dict[str, float] = {}
+        """Per model, the estimated prompt length from which on its smallest context may be too small."""
+        self._counts = TokenCounts()
         self._budget = RetryBudget()
         self._listeners: list[Callable[[], None]] = []
         self._verdicts: Mapping[str, Verdict] = {}
@@ -106,8 +113,11 @@ class Fleet:
             for deployment in deployments:
                 by_model.setdefault(deployment.model, []).append(deployment)
             self._of_model = {model: tuple(members) for model, members in by_model.items()}
+            self._edges = {model: NEAR * _least_context(members) for model, members in by_model.items()}
             self._ledger.place(deployments, asyncio.get_running_loop().time())
             self._breakers = {d.id: self._breakers.get(d.id) or Breaker() for d in deployments}
+            self._deployment = {d.id: d for d in deployments}
+            self._open &= self._deployment.keys()
             self._busy_until = {id_: until for id_, until in self._busy_until.items() if id_ in self._by_deployment}
             self._last_used = {model: id_ for model, id_ in self._last_used.items() if model in self._of_model}
         self.learned.keep([d for d in deployments if self.health_of(d) is not Health.DOWN])
@@ -159,6 +169,18 @@ class Fleet:
             traffic = self._traffic[hardware.host] = Traffic()
         return traffic
 
+    def is_idle(self, hardware: Hardware) -> bool:
+        """Return whether nothing runs on some hardware: none of our live requests, and nobody else's by the gauges."""
+        if self.traffic_on(hardware).running:
+            return False
+        foreign = (
+            engine
+            for engine in self._engines.values()
+            if (engine.foreign_running or engine.foreign_waiting)
+            and any(deployment.hardware.shares(hardware) for deployment in engine.deployments)
+        )
+        return next(foreign, None) is None
+
     # --- a request's way
 
     def facts(self, incoming: Incoming, wishes: Wishes) -> RequestFacts:
@@ -183,6 +205,21 @@ class Fleet:
             pinned=wishes.pinned,
         )
 
+    async def exact(self, facts: RequestFacts, incoming: Incoming) -> RequestFacts:
+        """Return the facts with the prompt as counted by an engine, when it may not fit a context; else as they are."""
+        if facts.prompt_tokens < self._edges.get(facts.model, math.inf):
+            return facts
+        askable = [
+            (deployment, adapter)
+            for deployment in self._of_model[facts.model]
+            if deployment.context
+            and facts.prompt_tokens_least <= deployment.context <= facts.prompt_tokens / NEAR
+            and selects(facts.pinned or facts.selector, deployment)
+            and self.health_of(deployment) is Health.UP
+            and (adapter := self._by_deployment[deployment.id].source.adapter) is not None
+        ]
+        return await self._counts.exact(facts, incoming, askable) if askable else facts
+
     def route(self, facts: RequestFacts, *, without: Collection[str] = ()) -> Decision:
         """Decide for one request on what is known at this moment; deployments in ``without`` count as down."""
         now = asyncio.get_running_loop().time()
@@ -192,42 +229,42 @@ class Fleet:
         return route(facts, view)
 
     def _view(self, facts: RequestFacts, now: float) -> FleetView:
-        block = self.learned.block_tokens(facts.model) if facts.prefix else 0
         return FleetView(
             deployments=self.deployments,
-            loads={deployment.id: self._load(deployment, facts, block, now) for deployment in self.deployments},
+            loads=self._loads(facts, now),
             predictor=self.learned.predictor,
             last_used=self._last_used,
             now=now,
             cost_to_others=self._routing.cost_to_others,
         )
 
-    def _load(self, deployment: Deployment, facts: RequestFacts, block_tokens: int, now: float) -> LoadView:
-        id_ = deployment.id
+    def _loads(self, facts: RequestFacts, now: float) -> dict[str, LoadView]:
+        """Return the loads of those that are not plainly idle; a decision takes all others to be."""
+        held: dict[str, int] = {}
+        if facts.prefix:
+            held = self.learned.prefixes.holders(facts.prefix, self.learned.block_tokens(facts.model))
+        ids = {*self._ledger.busy, *self._open, *self._busy_until, *held}
+        for engine in self._engines.values():
+            if not engine.is_plain:
+                ids.update(deployment.id for deployment in engine.deployments)
+        most = max(0, facts.prompt_tokens - 1)
+        return {id_: self._load(id_, min(held.get(id_, 0), most), now) for id_ in ids if id_ in self._by_deployment}
+
+    def _load(self, id_: str, cached_tokens: int, now: float) -> LoadView:
         engine = self._by_deployment[id_]
-        work = self._ledger.view(id_)
-        resident = engine.is_resident(deployment)
-        is_open = not self._breakers[id_].allows(now)
+        health = engine.health
         busy_until = self._busy_until.get(id_)
-        retry_after_s = max(0.0, busy_until - now) if busy_until is not None else 0.0
-        cached = 0
-        if block_tokens and facts.model == deployment.model:
-            cached = self.learned.prefixes.cached_tokens(id_, facts.prefix, block_tokens)
-        foreign = engine.foreign_running or engine.foreign_waiting
-        up = engine.health is Health.UP
-        if up and resident and not (work.inflight or foreign or cached or is_open or retry_after_s):
-            return _IDLE
         return LoadView(
-            engine.health,
-            *work,
+            health,
+            *self._ledger.view(id_),
             foreign_running=engine.foreign_running,
             foreign_waiting=engine.foreign_waiting,
             age_s=now - engine.gauges_at,
-            resident=resident,
-            load_s=engine.remaining_load_s(now) if engine.health is Health.LOADING else engine.usual_load_s,
-            breaker_open=is_open,
-            retry_after_s=retry_after_s,
-            cached_tokens=min(cached, max(0, facts.prompt_tokens - 1)),
+            resident=engine.is_plain or engine.is_resident(self._deployment[id_]),
+            load_s=engine.remaining_load_s(now) if health is Health.LOADING else engine.usual_load_s,
+            breaker_open=id_ in self._open and not self._breakers[id_].allows(now),
+            retry_after_s=0.0 if busy_until is None else max(0.0, busy_until - now),
+            cached_tokens=cached_tokens,
             note=engine.note,
         )
 
@@ -280,7 +317,7 @@ class Fleet:
 
     def _enter(self, deployment: Deployment, now: float) -> Pass:
         leave, change = self._breakers[deployment.id].enter(now)
-        _log_change(deployment, change)
+        self._note_change(deployment, change)
         if leave is None:
             raise Busy("failed repeatedly and is being left alone", engine=deployment.id)
         return leave
@@ -298,7 +335,7 @@ class Fleet:
         """An answer came whole: believe the engine, and learn."""
         attempt.exchange.ended = "done"
         self._end(attempt)
-        _log_change(attempt.candidate.deployment, attempt.leave.succeeded())
+        self._note_change(attempt.candidate.deployment, attempt.leave.succeeded())
         self.learned.from_answer(attempt)
 
     def failed(self, attempt: Attempt, error: EngineError) -> None:
@@ -308,9 +345,9 @@ class Fleet:
         deployment = attempt.candidate.deployment
         now = asyncio.get_running_loop().time()
         if error.counts_for_breaker:
-            _log_change(deployment, attempt.leave.failed(now))
+            self._note_change(deployment, attempt.leave.failed(now))
         elif isinstance(error, Rejected):
-            _log_change(deployment, attempt.leave.succeeded())
+            self._note_change(deployment, attempt.leave.succeeded())
         else:
             attempt.leave.abandoned()
         if isinstance(error, Busy):
@@ -329,7 +366,11 @@ class Fleet:
     def _end(self, attempt: Attempt) -> None:
         self.traffic_on(attempt.candidate.deployment.hardware).end()
 
+    def _note_change(self, deployment: Deployment, change: Change | None) -> None:
+        if change is not None:
+            logger.warning("deployment %s: %s", deployment.id, change)
+            (self._open.discard if change.after is State.CLOSED else self._open.add)(deployment.id)
 
-def _log_change(deployment: Deployment, change: Change | None) -> None:
-    if change is not None:
-        logger.warning("deployment %s: %s", deployment.id, change)
+
+def _least_context(deployments: Iterable[Deployment]) -> float:
+    return min((deployment.context for deployment in deployments if deployment.context), default=math.inf)

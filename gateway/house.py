@@ -26,7 +26,7 @@ class House:
     Raises ``SettingsError`` for keys that cannot be used.
     """
 
-    def __init__(self, settings: Settings, *, measure: bool = True) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.door = Door(settings)
         self.admission = Admission(settings.limits, settings.auth.keys)
@@ -34,21 +34,25 @@ class House:
         self.running: set[asyncio.Task[object]] = set()
         """The tasks that answer inference requests now."""
         self._assembly = Assembly(settings, self.fleet)
-        self._measures = measure and settings.routing.measure_at_start
         self._store: AsyncStore | None = None
         self.measuring: Measuring | None = None
         self.verdicts: Verdicts | None = None
 
     async def start(self) -> None:
-        """Open the records, take the engines in and begin to measure; returns without waiting for any engine."""
+        """Open the records and take the engines in; returns without waiting for any of them."""
         self._store = await AsyncStore.open(records_in(self.settings.data_dir))
-        self.measuring = Measuring(self.fleet, self._store, enabled=self._measures)
+        self.measuring = Measuring(self.fleet, self._store, self.settings.routing)
         await self.measuring.restore()
         self.verdicts = Verdicts(self.fleet, self._store)
         await self.verdicts.start()
         self.fleet.on_change(self.measuring.fleet_changed)
         self.measuring.start()
         self._assembly.start()
+
+    def start_is_over(self) -> None:
+        """This process has imported everything, so that measurements may begin."""
+        if self.measuring is not None:
+            self.measuring.start_is_over()
 
     async def wait_for_first_answers(self, limit_s: float) -> None:
         """Wait until every engine that is known has been asked once, for ``limit_s`` at most."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from adapters.base import Outcome
 from gateway.incoming import PREFIX_BLOCK_BYTES
+from measure.records import Run
 from policies.predict import Predictor
 from policies.prefix import PrefixMemory
 from policies.tokens import OutputLength, TokenRatio
@@ -30,6 +32,7 @@ class Learned:
         self._samples: dict[str, tuple[SpeedSample, ...]] = {}
         self._pairs: dict[str, dict[tuple[str, str], PairSample]] = {}
         self._changed: set[str] = set()
+        self._taught_at: dict[str, float] = {}
 
     def recall(
         self,
@@ -76,6 +79,8 @@ class Learned:
             self.predictor.measured(deployment.fingerprint, kept, known.values(), deployment.hardware)
         except ValueError as error:
             logger.warning("%s: its measurement cannot be used: %s", deployment.id, error)
+            return
+        self._taught_at[deployment.fingerprint] = asyncio.get_running_loop().time()
 
     def keep(self, deployments: Collection[Deployment]) -> None:
         """Forget what only those that run can use: what their caches hold, and measurements that nobody knows."""
@@ -83,10 +88,15 @@ class Learned:
         for gone in [each for each in self._samples if not self.predictor.knows(each)]:
             del self._samples[gone]
             del self._pairs[gone]
+            self._taught_at.pop(gone, None)
 
     def samples(self, fingerprint: str) -> tuple[SpeedSample, ...]:
         """Return the measurement that predictions started from."""
         return self._samples.get(fingerprint, ())
+
+    def taught_at(self, fingerprint: str) -> float | None:
+        """Return when the predictions of a fingerprint were last taught something; ``None`` when there are none."""
+        return self._taught_at.get(fingerprint)
 
     def block_tokens(self, model: str) -> int:
         """Return how many tokens one block of a prompt's prefix probably has."""
@@ -108,8 +118,34 @@ class Learned:
                 self.output.learn(facts.model, facts.scope, outcome.output_tokens, was_cut=cut)
             capacity = (deployment.context or 0) * (deployment.slots or 1) or None
             self.prefixes.remember(deployment.id, facts.prefix, self.block_tokens(facts.model), capacity)
-        self.predictor.observe(_observation(attempt, outcome), attempt.ended_at)
-        self._changed.add(deployment.fingerprint)
+        self._observe(_observation(attempt, outcome), attempt.ended_at)
+
+    def from_probe(self, deployment: Deployment, run: Run, now: float) -> None:
+        """Learn from a short request of our own that nothing else ran beside."""
+        total_s = run.ttft_s + run.decode_s
+        self._observe(
+            Observation(
+                deployment=deployment.id,
+                fingerprint=deployment.fingerprint,
+                prompt_tokens=run.prompt_tokens,
+                output_tokens=run.output_tokens,
+                ttft_s=run.ttft_s,
+                total_s=total_s,
+                cached_tokens=run.cached_tokens,
+                prefill_s=run.engine_prefill_s,
+                decode_s=run.engine_decode_s,
+                queue_s=run.engine_queue_s,
+                load_s=run.engine_load_s,
+                new_prompt=True,
+            ),
+            now,
+        )
+
+    def _observe(self, observation: Observation, now: float) -> None:
+        self.predictor.observe(observation, now)
+        if observation.fingerprint in self._taught_at:
+            self._taught_at[observation.fingerprint] = now
+        self._changed.add(observation.fingerprint)
 
     def unsaved(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield what has changed since the last call, by fingerprint."""
@@ -139,6 +175,8 @@ def _observation(attempt: Attempt, outcome: Outcome) -> Observation:
         clean=not attempt.was_cold and ttft_s is not None,
         neighbours=attempt.neighbours,
         new_prompt=attempt.new_prompt,
+        predicted=attempt.candidate.estimate,
+        expected_output=attempt.exchange.facts.expected_output,
     )
 
 

@@ -1,28 +1,28 @@
-"""The one task that measures: deployments without a record first, then how neighbours slow each other."""
+"""The one task that measures: speeds first, then how neighbours slow each other, then what nobody has used for long."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import math
 from typing import TYPE_CHECKING, Any
 
+from adapters.errors import EngineError
+from gateway.pairing import Pairing
+from gateway.probing import Probing
+from gateway.quiet import Quiet
+from gateway.settings import RoutingSettings
+from gateway.speeds import Speeds
 from measure.async_store import AsyncStore
 from measure.database import StoreError
-from measure.pairs import Member, measure_beside, neighbours
-from measure.quick import measure_quickly
-from policies.types import Deployment, Health
 
 if TYPE_CHECKING:
     from gateway.fleet import Fleet
 
 logger = logging.getLogger("paceline.measure")
 
-RETRY_AFTER_S = 60.0
-"""After a measurement that failed, that deployment is left alone for so long."""
-SAVE_EVERY_S = 30.0
-LOADING_LIMIT_S = 120.0
+LOOK_EVERY_S = 30.0
+"""How often it is looked whether there is something to do, and what serving has taught is saved."""
 
 
 class Measuring:
@@ -31,22 +31,29 @@ class Measuring:
     What serving has taught is saved from here as well: every 30 seconds and at the end.
     """
 
-    def __init__(self, fleet: Fleet, store: AsyncStore, *, enabled: bool) -> None:
+    def __init__(self, fleet: Fleet, store: AsyncStore, settings: RoutingSettings) -> None:
         self._fleet = fleet
         self._store = store
-        self._enabled = enabled
+        self._measures = settings.measure_at_start
+        self._quiet = Quiet(fleet)
+        self._speeds = Speeds(fleet, store, self._quiet, self._progress)
+        self._pairing = Pairing(fleet, store, self._quiet, self._progress)
+        self._probing = Probing(fleet, self._quiet, settings)
         self._changed = asyncio.Event()
         self._known: set[str] = set()
-        self._retry_at: dict[str, float] = {}
-        self._pair_due: dict[tuple[str, str], float] = {}
         self._task: asyncio.Task[None] | None = None
         self._done = 0
         self._now = ""
         self._settled = False
 
     def start(self) -> None:
-        """Begin in the background."""
+        """Begin in the background: with what is on record. The first measurement waits for ``start_is_over``."""
         self._task = asyncio.get_running_loop().create_task(self._work(), name="measure")
+
+    def start_is_over(self) -> None:
+        """This process has imported everything: nothing of its own disturbs a measurement any more."""
+        self._quiet.start_is_over = True
+        self._changed.set()
 
     def fleet_changed(self) -> None:
         """A deployment came, went or changed."""
@@ -55,7 +62,7 @@ class Measuring:
 
     def state(self) -> dict[str, Any]:
         """Return how far it is: measurements ``done`` and ``left``, what happens ``now``, whether it is ``settled``."""
-        left = len(self._unmeasured()) + len(self._unpaired()) if self._enabled else 0
+        left = self._speeds.left() + self._pairing.left() if self._measures else 0
         return {"done": self._done, "left": left, "now": self._now, "settled": self._settled}
 
     def _progress(self, deployment: str, done: int, total: int, note: str) -> None:
@@ -83,25 +90,32 @@ class Measuring:
             try:
                 self._forget_the_gone()
                 await self._recall()
-                measured = self._enabled and (await self._measure_one() or await self._pair_one())
-                if measured:
+                if await self._measure_one():
                     continue
-                self._settled = not self._changed.is_set()
+                self._settled = self._quiet.start_is_over and not self._changed.is_set()
                 await self._save()
             except StoreError as error:
                 logger.warning("speed records cannot be read or written: %s", error)
+            except EngineError as error:
+                logger.info("measuring ended early: %s: %s", error.engine, error.message)
             except Exception:
-                logger.exception("measuring failed; it goes on in %g s", RETRY_AFTER_S)
+                logger.exception("measuring failed; it goes on in %g s", LOOK_EVERY_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SAVE_EVERY_S):
+                async with asyncio.timeout(min(LOOK_EVERY_S, self._probing.every_s)):
                     await self._changed.wait()
 
+    async def _measure_one(self) -> bool:
+        """Do the one thing that is due first. Returns whether there was one."""
+        if self._measures and (await self._speeds.do_one() or await self._pairing.do_one()):
+            self._done += 1
+            return True
+        return await self._probing.do_one()
+
     def _forget_the_gone(self) -> None:
-        now = asyncio.get_running_loop().time()
         present = {deployment.fingerprint for deployment in self._fleet.deployments}
         self._known &= present
-        self._retry_at = {each: at for each, at in self._retry_at.items() if at > now}
-        self._pair_due = {pair: due for pair, due in self._pair_due.items() if present.issuperset(pair)}
+        for each in (self._speeds, self._pairing, self._probing):
+            each.keep(present)
 
     async def _recall(self) -> None:
         """Give the predictor what is on record for fingerprints that it has not met yet."""
@@ -116,100 +130,6 @@ class Measuring:
             if samples:
                 learned = await self._store.load_learned(fingerprint)
                 self._fleet.learned.recall(deployment, samples, await self._store.pairs(fingerprint), learned)
-
-    def _unmeasured(self) -> list[Deployment]:
-        """Deployments that are up and not measured; without those whose measurement failed a moment ago.
-
-        While a model is being loaded on their hardware they wait, for two minutes at most: it would slow them.
-        """
-        now = asyncio.get_running_loop().time()
-        if any(
-            engine.health is Health.LOADING and now - engine.loading_since < LOADING_LIMIT_S
-            for engine in self._fleet.engines
-        ):
-            return []
-        return [
-            deployment
-            for deployment in self._fleet.deployments
-            if not deployment.hosted
-            and self._retry_at.get(deployment.fingerprint, 0.0) <= now
-            and self._fleet.is_measurable(deployment)
-        ]
-
-    def _unpaired(self) -> list[tuple[Deployment, Deployment]]:
-        """Who is still to be timed beside whom; deployments that are up and measured only.
-
-        One pair in the same engine and one of two engines for each piece of hardware: the first factors for all that
-        run there, which serving then corrects.
-        """
-        knows = self._fleet.learned.predictor.knows
-        able = [
-            deployment
-            for deployment in self._fleet.deployments
-            if not deployment.hosted
-            and self._fleet.health_of(deployment) is Health.UP
-            and knows(deployment.fingerprint)
-        ]
-        first: dict[tuple[frozenset[str], bool], tuple[Deployment, Deployment]] = {}
-        for timed, neighbour in neighbours(able):
-            same = timed.id == neighbour.id
-            first.setdefault((timed.hardware.devices, same), (timed, neighbour))
-        now = asyncio.get_running_loop().time()
-        return [
-            (timed, neighbour)
-            for timed, neighbour in first.values()
-            if self._pair_due.get((timed.fingerprint, neighbour.fingerprint), 0.0) <= now
-        ]
-
-    async def _measure_one(self) -> bool:
-        for deployment in self._unmeasured():
-            await self._measure(deployment)
-            return True
-        return False
-
-    async def _measure(self, deployment: Deployment) -> None:
-        engine = self._fleet.engine_of(deployment)
-        logger.info("measuring %s", deployment.id)
-        result = await measure_quickly(
-            engine.adapter,
-            deployment,
-            traffic=self._fleet.traffic_on(deployment.hardware),
-            progress=self._progress,
-            memory=engine.peak_memory,
-        )
-        engine.forget_gauges()
-        await self._store.add(*result.records)
-        self._done += 1
-        if result.failed:
-            self._retry_at[deployment.fingerprint] = asyncio.get_running_loop().time() + RETRY_AFTER_S
-            logger.warning("measuring %s failed: %s", deployment.id, result.failed)
-        else:
-            self._fleet.learned.measured(deployment, result.samples)
-
-    async def _pair_one(self) -> bool:
-        for timed, neighbour in self._unpaired():
-            pair = (timed.fingerprint, neighbour.fingerprint)
-            self._pair_due[pair] = math.inf
-            if await self._store.paired(*pair):
-                continue
-            logger.info("measuring %s beside %s", timed.id, neighbour.id)
-            engine, beside = self._fleet.engine_of(timed), self._fleet.engine_of(neighbour)
-            records = await measure_beside(
-                Member(engine.adapter, timed),
-                Member(beside.adapter, neighbour),
-                traffic=self._fleet.traffic_on(timed.hardware),
-                progress=self._progress,
-            )
-            engine.forget_gauges()
-            beside.forget_gauges()
-            if not records:  # live traffic left no room for it
-                self._pair_due[pair] = asyncio.get_running_loop().time() + RETRY_AFTER_S
-                continue
-            await self._store.add(*records)
-            self._done += 1
-            self._fleet.learned.paired(timed, await self._store.pairs(timed.fingerprint), self._fleet.deployments)
-            return True
-        return False
 
     async def _save(self) -> None:
         try:

@@ -14,16 +14,17 @@ FIRST_ANSWERS_S = 3.0
 
 
 def watching_only(settings: Settings) -> Settings:
-    """Return the settings without the engines that would have to be started."""
+    """Return the settings without the engines that would have to be started, and with nothing measured."""
     running = tuple(engine for engine in settings.engines if engine.launch is None)
     discovery = settings.discovery.model_copy(update={"enabled": settings.discovers})
-    return settings.model_copy(update={"engines": running, "discovery": discovery})
+    routing = settings.routing.model_copy(update={"measure_at_start": False, "probe_share": 0.0})
+    return settings.model_copy(update={"engines": running, "discovery": discovery, "routing": routing})
 
 
 @asynccontextmanager
 async def watching(settings: Settings) -> AsyncIterator[House]:
     """A house that only looks, once every engine has been asked."""
-    house = House(watching_only(settings), measure=False)
+    house = House(watching_only(settings))
     try:
         await house.start()
         await house.wait_for_first_answers(FIRST_ANSWERS_S)

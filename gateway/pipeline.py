@@ -19,7 +19,7 @@ Deliver = Callable[[Attempt], Awaitable[None]]
 
 async def serve(exchange: Exchange, fleet: Fleet, send: Send, keepalive_s: float) -> None:
     """Answer one request. Raises ``ApiError`` as long as nothing has been sent; afterwards errors are stream events."""
-    exchange.facts = fleet.facts(exchange.incoming, exchange.wishes)
+    exchange.facts = await fleet.exact(fleet.facts(exchange.incoming, exchange.wishes), exchange.incoming)
     exchange.decision = fleet.route(exchange.facts)
     exchange.routed_at = asyncio.get_running_loop().time()
     if exchange.decision.chosen is None:

@@ -141,7 +141,20 @@ class RoutingSettings(Group):
         examples=[0.5],
     )
     measure_at_start: bool = Field(
-        default=True, description="Measure deployments that have no record, in the background.", examples=[False]
+        default=True,
+        description="Measure deployments in the background that have no record, or one that no longer holds.",
+        examples=[False],
+    )
+    probe_share: float = Field(
+        default=0.01,
+        ge=0,
+        le=0.2,
+        description="Share of the time for short probes of unused deployments while their hardware is idle; 0: none. "
+        "There are none on battery, and none of hosted APIs.",
+        examples=[0.005],
+    )
+    probe_after_s: Seconds = Field(
+        default=900.0, description="Seconds without a request after which a deployment is probed.", examples=[3600]
     )
 
 
