@@ -98,7 +98,7 @@ async def _serving(case: Case, folder: Path) -> AsyncIterator[Examinee]:
             try:
                 description = managed.complete(await adapter.describe())
                 (deployment,) = build_deployments(EngineWord(case.name), description, hardware_of(managed.url))
-                yield Examinee(deployment, adapter, deployment.engine_model)
+                yield Examinee(deployment, lambda: adapter)
             finally:
                 await adapter.aclose()
         finally:

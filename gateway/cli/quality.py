@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -88,6 +88,7 @@ class _Wanted:
     suite: str
     is_whole: bool = True
     running: Sequence[FleetEntry] | None = None
+    ask: Callable[[], Sequence[FleetEntry]] | None = None
     tested: list[Examined] = field(default_factory=list)
     given_up: dict[str, str] = field(default_factory=dict)
     """Baselines that could not be asked, and why."""
@@ -127,40 +128,50 @@ def _suite(samples: Path | None) -> str:
 def _find_running(wanted: _Wanted, url: str) -> None:
     from gateway.cli.running import NotRunning, RunningGateway
 
+    gateway = RunningGateway.at(url, wanted.settings)
+
+    def ask() -> Sequence[FleetEntry]:
+        try:
+            deployments: Sequence[FleetEntry] = gateway.fleet()["deployments"]
+        except (NotRunning, UserError):
+            return ()  # it has ended, or is ending: then it serves nothing
+        return deployments
+
     try:
-        wanted.running = RunningGateway.at(url, wanted.settings).fleet()["deployments"]
+        wanted.running = gateway.fleet()["deployments"]
     except NotRunning as nobody:
         if url:
             raise UserError(str(nobody), fix="Start it with `paceline up`, or leave out --url.") from None
+    else:
+        wanted.ask = ask
 
 
 async def _regress(wanted: _Wanted) -> None:
     """Fill ``tested``, model by model; each verdict is kept as soon as it is there."""
     from adapters.errors import EngineError
+    from gateway.benching import subjects
     from gateway.cli.progress import progress_bar
-    from gateway.reach import NoneSelected, Reached, chosen, reach
+    from gateway.reach import NoneSelected, chosen, reach
     from measure.async_store import AsyncStore
     from measure.place import records_in
     from measure.quality.examine import Examinee
     from measure.quality.regression import regress
     from measure.quality.roles import roles
 
-    def examinee(each: Reached) -> Examinee:
-        return Examinee(each.deployment, each.adapter(), each.deployment.engine_model)
-
     store = await AsyncStore.open(records_in(wanted.settings.data_dir))
     try:
         with progress_bar() as tell:
             async with reach(wanted.settings, (), wanted.running, lambda note: tell("engines", 0, 1, note)) as reached:
-                there = {each.deployment.id: each for each in reached}
+                found = subjects(reached, wanted.settings, wanted.ask, lambda seen: tell("live traffic", 0, 1, seen))
+                there = {each.deployment.id: each for each in found}
                 everyone = [each.deployment for each in reached]
                 if wanted.baseline and wanted.baseline not in there:
                     raise NoneSelected(f"{wanted.baseline!r} (--baseline) is none of {', '.join(sorted(there))}")
                 meant = chosen(wanted.words, everyone)
                 for group in roles(everyone, meant, named=wanted.words, baseline=wanted.baseline):
-                    ids = [each.id for each in (group.baseline, *group.candidates)]
+                    members = [there[each.id] for each in (group.baseline, *group.candidates)]
+                    baseline, *candidates = (Examinee(each.deployment, each.connect, each.traffic) for each in members)
                     try:
-                        baseline, *candidates = (examinee(there[id_]) for id_ in ids)
                         async for tested in regress(baseline, candidates, wanted.prompts, wanted.suite, progress=tell):
                             wanted.tested.append(tested)
                             if wanted.is_whole:

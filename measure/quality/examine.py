@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +15,15 @@ from adapters.errors import Broken, EngineError, Rejected, TimedOut
 from measure.progress import Progress, silent
 from measure.quality.prompts import Prompt
 from measure.quality.reply import Reply, read_reply
+from measure.traffic import Traffic
 from policies.types import Capability, Deployment, Operation
 
 RIVALS = 10
 """So many other tokens' log-probabilities are asked for at each place."""
 REPLY_LIMIT_S = 300.0
 """The first reply may have to wait for the model to be loaded."""
+QUIET_LIMIT_S = 30.0
+"""So long a prompt waits for live traffic to end. Then the others no longer wait: it slows, and changes no answer."""
 FAILURES_IN_A_ROW = 3
 """After so many an engine is given up."""
 
@@ -40,11 +43,12 @@ model's. Thinking would not come to an end within the suite's short limits."""
 
 @dataclass(frozen=True, slots=True)
 class Examinee:
-    """A deployment, and how to reach it: ``adapter`` sends, ``model`` is the name under which it answers there."""
+    """A deployment, and how to reach it: ``connect`` returns what sends, or raises ``Unreachable``. ``traffic`` is the
+    live one on its hardware, where there may be some."""
 
     deployment: Deployment
-    adapter: Adapter
-    model: str
+    connect: Callable[[], Adapter]
+    traffic: Traffic | None = None
 
     def takes(self, prompt: Prompt) -> bool:
         """Whether it can be asked this at all: it knows tools where there are some, and its context is long enough."""
@@ -59,12 +63,16 @@ async def examine(
     """Return a reply for each prompt, by its id; one that failed says why.
 
     Each is tried twice unless the engine says that it is wrong. ``force_calls`` makes prompts with tools require a
-    call. Raises the ``EngineError`` when ``FAILURES_IN_A_ROW`` prompts failed. Cancelling ends the request in flight.
+    call. Live traffic goes first. Raises the ``EngineError`` when ``FAILURES_IN_A_ROW`` prompts failed. Cancelling ends
+    the request in flight.
     """
     replies: dict[str, Reply] = {}
     failures = 0
+    traffic = examinee.traffic
     for done, prompt in enumerate(prompts):
         progress(examinee.deployment.id, done, len(prompts), prompt.id)
+        if traffic is not None and not await traffic.idle(QUIET_LIMIT_S):
+            traffic = None
         try:
             replies[prompt.id] = await _ask_twice(examinee, prompt, force_calls=force_calls)
             failures = 0
@@ -90,7 +98,7 @@ async def _ask(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Repl
     endpoint = examinee.deployment.endpoint
     try:
         async with asyncio.timeout(REPLY_LIMIT_S):
-            answer = await examinee.adapter.send(_call(examinee, prompt, force_calls=force_calls))
+            answer = await examinee.connect().send(_call(examinee, prompt, force_calls=force_calls))
             pieces: list[bytes] = []
             try:
                 while (piece := await answer.read()) is not None:
@@ -109,7 +117,7 @@ async def _ask(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Repl
 def _call(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Call:
     deployment = examinee.deployment
     fields: dict[str, object] = {
-        "model": examinee.model,
+        "model": deployment.engine_model,
         "messages": prompt.messages,
         "max_tokens": prompt.max_tokens,
         "temperature": 0,
@@ -123,8 +131,8 @@ def _call(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Call:
     return Call(
         operation=Operation.CHAT,
         body=Body.parse(msgspec.json.encode(fields)),
-        model=examinee.model,
-        engine_model=examinee.model,
+        model=deployment.engine_model,
+        engine_model=deployment.engine_model,
         stream=False,
         include_usage=True,
         prompt_tokens=prompt.text_bytes // _BYTES_PER_TOKEN,

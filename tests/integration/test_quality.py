@@ -58,6 +58,7 @@ def start(scripted: Callable[..., ScriptedEngine]) -> Start:
             "build_info": "b11549-c0ffee00",
         }
         engine.routes["GET /props"] = whole(props)
+        engine.routes["GET /slots"] = whole([{"id": 0, "is_processing": False}])
         engine.always(answering())
         return engine
 
@@ -240,6 +241,21 @@ def test_without_a_quantised_deployment_there_is_nothing_to_test(shell: Shell, s
     done = shell.run("quality")
     assert done.returncode == 0
     assert "nothing to test" in done.stdout
+
+
+def test_live_traffic_goes_first_for_a_while(shell: Shell, start: Start) -> None:
+    q8 = start("Q8_0")
+    sent_before: list[int] = []
+
+    async def busy_twice(exchange: Exchange) -> None:
+        sent_before.append(len(q8.requests))
+        await whole([{"id": 0, "is_processing": len(sent_before) <= 2}])(exchange)
+
+    q8.routes["GET /slots"] = busy_twice
+    configure(shell, f16=start("F16"), q8=q8)
+    assert regress(shell, "--category", "tools")[0] == 1  # too few prompts for a verdict
+    assert len(q8.requests) == 9
+    assert sent_before[:3] == [0, 0, 0]
 
 
 def test_ctrl_c_keeps_the_verdicts_that_are_there(shell: Shell, start: Start) -> None:
