@@ -242,7 +242,8 @@ class Fleet:
         """Return the loads of those that are not plainly idle; a decision takes all others to be."""
         held: dict[str, int] = {}
         if facts.prefix:
-            held = self.learned.prefixes.holders(facts.prefix, self.learned.block_tokens(facts.model))
+            block = self.learned.block_tokens(facts.model)
+            held = self.learned.prefixes.holders(facts.prefix, block, facts.prompt_tokens)
         ids = {*self._ledger.busy, *self._open, *self._busy_until, *held}
         for engine in self._engines.values():
             if not engine.is_plain:
@@ -284,7 +285,7 @@ class Fleet:
         cached = 0
         if facts.prefix:
             block = self.learned.block_tokens(facts.model)
-            cached = self.learned.prefixes.cached_tokens(deployment.id, facts.prefix, block)
+            cached = self.learned.prefixes.cached_tokens(deployment.id, facts.prefix, block, facts.prompt_tokens)
         exchange.deployment = deployment
         exchange.estimate = candidate.estimate
         exchange.reason = candidate.reason

@@ -12,7 +12,7 @@ from policies.value import value
 IMAGE_TOKENS = 512
 """What an image is taken for when the prompt's length is estimated; engines count 256 to 1,500."""
 
-PREFIX_BLOCK_BYTES = 512
+PREFIX_BLOCK_BYTES = 256
 
 _PROMPT_FIELD = {Operation.CHAT: "messages", Operation.COMPLETION: "prompt", Operation.EMBEDDINGS: "input"}
 

@@ -117,7 +117,9 @@ class Learned:
                 cut = outcome.finish_reason == "length"
                 self.output.learn(facts.model, facts.scope, outcome.output_tokens, was_cut=cut)
             capacity = (deployment.context or 0) * (deployment.slots or 1) or None
-            self.prefixes.remember(deployment.id, facts.prefix, self.block_tokens(facts.model), capacity)
+            whole = outcome.prompt_tokens + (outcome.output_tokens or 0)
+            block = self.block_tokens(facts.model)
+            self.prefixes.remember(deployment.id, facts.prefix, block, capacity, whole_tokens=whole)
         self._observe(_observation(attempt, outcome), attempt.ended_at)
 
     def from_probe(self, deployment: Deployment, run: Run, now: float) -> None:

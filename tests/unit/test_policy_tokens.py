@@ -148,6 +148,23 @@ def test_a_prompt_that_was_sent_is_held_up_to_the_block_where_another_departs() 
     assert memory.cached_tokens("b", (1, 2), 64) == 0
 
 
+def test_a_conversation_goes_on_from_the_end_of_the_answer() -> None:
+    memory = PrefixMemory()
+    memory.remember("a", (1, 2), 64, whole_tokens=190)
+    assert memory.cached_tokens("a", (1, 2, 3, 4), 64, 260) == 190
+    assert memory.holders((1, 2, 3), 64, 260) == {"a": 190}
+    memory.remember("a", (1, 2, 3, 4), 64, whole_tokens=300)
+    assert memory.cached_tokens("a", (1, 2, 3, 4, 5), 64, 400) == 300
+    assert memory.cached_tokens("a", (1, 2, 3, 9), 64, 260) == 192
+
+
+def test_another_question_after_the_same_instructions_is_no_continuation() -> None:
+    memory = PrefixMemory()
+    memory.remember("a", (1, 2), 64, whole_tokens=190)
+    assert memory.cached_tokens("a", (1, 2), 64, 140) == 128
+    assert memory.cached_tokens("a", (1, 5), 64, 260) == 64
+
+
 def test_what_the_engines_cache_cannot_hold_is_forgotten_the_oldest_first_and_its_end_before_its_head() -> None:
     memory = PrefixMemory()
     memory.remember("a", (1, 2, 3), 64, capacity_tokens=256)
