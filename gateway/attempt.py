@@ -81,8 +81,10 @@ class Attempt:
 
     async def open(self) -> None:
         """Send the request; a deployment that is loading is waited for first. Raises ``EngineError``."""
-        if self.engine.health is Health.LOADING and not await self._fleet.wait_until_loaded(self.candidate.deployment):
-            raise Loading("the model is still loading", engine=self.engine.name)
+        if self.engine.health is Health.LOADING:
+            left_s = self.exchange.left_s()
+            if not await self._fleet.wait_until_loaded(self.candidate.deployment, left_s):
+                raise Loading("the model is still loading", engine=self.engine.name)
         self.started_at = self._loop.time()
         self._answer = await self.engine.adapter.send(self.call)
 

@@ -68,7 +68,9 @@ class InferenceEndpoint:
                 413, f"the body is larger than {limit} bytes (server.max_body_bytes)", code="body_too_large"
             ) from None
         incoming = read_request(self._operation, data)
-        wishes = Wishes(caller.name, _objective(headers), _text(headers, b"x-paceline-deployment"))
+        wishes = Wishes(
+            caller.name, _objective(headers), _text(headers, b"x-paceline-deployment"), _deadline_s(headers)
+        )
         passed_on = tuple((name.decode(), _text(headers, name)) for name in _PASSED_ON if name in headers)
         exchange = Exchange(request_id, arrived_at, incoming, wishes, (("x-request-id", request_id), *passed_on))
         await self._serve_until_left(exchange, receive, send)
@@ -150,3 +152,16 @@ def _objective(headers: Mapping[bytes, bytes]) -> Objective | None:
         raise ApiError(
             400, f"x-paceline-objective is {value!r}; it can be {', '.join(Objective)}", param="x-paceline-objective"
         ) from None
+
+
+def _deadline_s(headers: Mapping[bytes, bytes]) -> float | None:
+    value = _text(headers, b"x-paceline-deadline-ms").strip()
+    if not value:
+        return None
+    if not (value.isascii() and value.isdigit() and 1 <= len(value) <= 9 and int(value)):
+        raise ApiError(
+            400,
+            f"x-paceline-deadline-ms is {value[:40]!r}; it has to be a whole number of milliseconds, such as 2500",
+            param="x-paceline-deadline-ms",
+        )
+    return int(value) / 1000

@@ -7,6 +7,7 @@ the request is wrong      4xx     invalid_request_error  the engine's own, or ou
 no such model             404     invalid_request_error  model_not_found
 nobody can serve it       400     invalid_request_error  no_deployment
 nobody can serve it now   503     server_error           no_deployment_ready
+nobody can in time        503     server_error           deadline
 too much at once          429     rate_limit_error       too_many_requests
 ``Busy``                  429     rate_limit_error       engine_busy
 ``Loading``               503     server_error           model_loading
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -55,7 +56,10 @@ _FAULTS: tuple[tuple[type[EngineError], int, str, str], ...] = (
 
 
 class ApiError(Exception):
-    """An answer that is an error. ``type`` follows from the status unless given; ``retry_after_s`` becomes a header."""
+    """An answer that is an error. ``type`` follows from the status unless given; ``retry_after_s`` becomes a header.
+
+    ``details`` are further fields of the error, beside those of OpenAI's form.
+    """
 
     def __init__(
         self,
@@ -67,6 +71,7 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Iterable[Header] = (),
         retry_after_s: float | None = None,
+        details: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -75,15 +80,15 @@ class ApiError(Exception):
         self.type = redact(type_ or usual)
         self.param = param and redact(param)
         self.code = code and redact(code)
+        self.details = details or {}
         self.headers: tuple[Header, ...] = tuple(headers)
         if retry_after_s is not None:
             self.headers += ((b"retry-after", retry_after(retry_after_s)),)
 
     def encode(self) -> bytes:
         """Return the JSON body: ``{"error": {"message", "type", "param", "code"}}``."""
-        return msgspec.json.encode(
-            {"error": {"message": self.message, "type": self.type, "param": self.param, "code": self.code}}
-        )
+        error = {"message": self.message, "type": self.type, "param": self.param, "code": self.code, **self.details}
+        return msgspec.json.encode({"error": error})
 
     def event(self) -> bytes:
         """Return the error as one whole server-sent event, for a stream that has begun."""

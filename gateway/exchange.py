@@ -19,6 +19,8 @@ class Wishes:
     caller: str = ""
     objective: Objective | None = None
     pinned: str = ""
+    deadline_s: float | None = None
+    """Seconds from the request's arrival within which the whole answer is wanted."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,16 @@ class Exchange:
     ended: str = ""
     """``done``, ``cancelled``, ``failed`` or ``refused``, once it has ended."""
 
+    def left_s(self) -> float | None:
+        """Seconds until the client's deadline, less than 0 when it has passed; ``None`` without one."""
+        deadline_s = self.wishes.deadline_s
+        return None if deadline_s is None else self.arrived_at + deadline_s - asyncio.get_running_loop().time()
+
+    def has_time_for(self, estimate: Estimate | None) -> bool:
+        """Return whether an attempt that begins now may end in time."""
+        left_s = self.left_s()
+        return left_s is None or left_s > (0.0 if estimate is None else estimate.total_s)
+
     def headers(self) -> list[Header]:
         """The ``x-paceline-*`` headers as far as they are known now."""
         now = asyncio.get_running_loop().time()
@@ -55,12 +67,8 @@ class Exchange:
                 (b"x-paceline-reason", header_text(self.reason)),
                 (b"x-paceline-attempts", b"%d" % self.attempts),
             ]
-            estimate = self.estimate
-            if estimate is not None:
-                lines += [
-                    (b"x-paceline-predicted-ttft-ms", b"%.0f" % (estimate.ttft_s * 1000)),
-                    (b"x-paceline-predicted-total-ms", b"%.0f" % (estimate.total_s * 1000)),
-                ]
+            if self.estimate is not None:
+                lines += predicted(self.estimate)
         lines.append((b"server-timing", self._server_timing(now)))
         return lines
 
@@ -80,6 +88,14 @@ def _who(id_: str, engine: str, precision: str) -> tuple[Header, ...]:
         (b"x-paceline-deployment", header_text(id_)),
         (b"x-paceline-engine", header_text(engine)),
         (b"x-paceline-precision", precision.encode()),
+    )
+
+
+def predicted(estimate: Estimate) -> tuple[Header, Header]:
+    """Return the headers that tell a prediction, in milliseconds."""
+    return (
+        (b"x-paceline-predicted-ttft-ms", b"%.0f" % (estimate.ttft_s * 1000)),
+        (b"x-paceline-predicted-total-ms", b"%.0f" % (estimate.total_s * 1000)),
     )
 
 

@@ -28,9 +28,11 @@ from policies.types import (
     Candidate,
     Decision,
     Deployment,
+    Estimate,
     Hardware,
     Health,
     LoadView,
+    Operation,
     RequestFacts,
 )
 
@@ -183,8 +185,8 @@ class Fleet:
 
     # --- a request's way
 
-    def facts(self, incoming: Incoming, wishes: Wishes) -> RequestFacts:
-        """Return what the policy has to know of a request."""
+    def facts(self, incoming: Incoming, wishes: Wishes, left_s: float | None = None) -> RequestFacts:
+        """Return what the policy has to know of a request; ``left_s`` are the seconds until its deadline."""
         model, selector = resolve_model(incoming.model, self._of_model.keys() | self._aliases.keys())
         model = self._aliases.get(model, model)
         probable, least = self.learned.ratio.estimate(model, incoming.text_bytes)
@@ -203,6 +205,7 @@ class Fleet:
             scope=wishes.caller,
             objective=wishes.objective or (settings and settings.objective) or self._routing.objective,
             pinned=wishes.pinned,
+            deadline_s=left_s,
         )
 
     async def exact(self, facts: RequestFacts, incoming: Incoming) -> RequestFacts:
@@ -327,10 +330,20 @@ class Fleet:
         """Whether another candidate may be tried after this failure: a refusal always, a fault within the budget."""
         return not error.counts_for_breaker or self._budget.spend(asyncio.get_running_loop().time())
 
-    async def wait_until_loaded(self, deployment: Deployment) -> bool:
-        """Wait for a deployment that is being loaded. Returns whether it is up."""
+    def alone(self, facts: RequestFacts, deployment: Deployment) -> Estimate | None:
+        """Predict a request on a deployment with nothing else there, its model loaded; ``None`` if unmeasured."""
+        output = 0 if facts.operation is Operation.EMBEDDINGS else facts.expected_output
+        now = asyncio.get_running_loop().time()
+        return self.learned.predictor.alone(deployment.fingerprint, facts.prompt_tokens, output, now)
+
+    async def wait_until_loaded(self, deployment: Deployment, left_s: float | None) -> bool:
+        """Wait for a deployment that is being loaded, no longer than the request's deadline allows.
+
+        Returns whether it is up.
+        """
         engine = self._by_deployment.get(deployment.id)
-        return engine is not None and await engine.wait_until_up(LOADING_LIMIT_S)
+        limit_s = LOADING_LIMIT_S if left_s is None else min(LOADING_LIMIT_S, left_s)
+        return engine is not None and await engine.wait_until_up(limit_s)
 
     def served(self, attempt: Attempt) -> None:
         """An answer came whole: believe the engine, and learn."""

@@ -66,6 +66,13 @@ _PARAMETERS = [
         "schema": {"type": "string"},
         "description": "Use this deployment and no other.",
     },
+    {
+        "name": "x-paceline-deadline-ms",
+        "in": "header",
+        "schema": {"type": "integer", "minimum": 1},
+        "description": "Milliseconds within which the whole answer is wanted. When no deployment is predicted to "
+        "manage that, the answer is a 503 at once, with the best estimate and `Retry-After`.",
+    },
 ]
 
 _ERROR = {

@@ -11,7 +11,8 @@ from gateway.client import EventStream, Send, send_body
 from gateway.errors import ApiError, from_engine_error
 from gateway.exchange import Exchange
 from gateway.fleet import Fleet
-from gateway.refusal import all_failed, no_candidate, stopping
+from gateway.refusal import all_failed, no_candidate, stopping, too_late
+from policies.deadline import misses_deadline
 from policies.types import Candidate
 
 Deliver = Callable[[Attempt], Awaitable[None]]
@@ -19,11 +20,15 @@ Deliver = Callable[[Attempt], Awaitable[None]]
 
 async def serve(exchange: Exchange, fleet: Fleet, send: Send, keepalive_s: float) -> None:
     """Answer one request. Raises ``ApiError`` as long as nothing has been sent; afterwards errors are stream events."""
-    exchange.facts = await fleet.exact(fleet.facts(exchange.incoming, exchange.wishes), exchange.incoming)
+    facts = fleet.facts(exchange.incoming, exchange.wishes, exchange.left_s())
+    exchange.facts = await fleet.exact(facts, exchange.incoming)
     exchange.decision = fleet.route(exchange.facts)
     exchange.routed_at = asyncio.get_running_loop().time()
     if exchange.decision.chosen is None:
         raise no_candidate(exchange.facts, exchange.decision, fleet.models())
+    if (late := misses_deadline(exchange.decision, exchange.facts)) is not None:
+        best = next(candidate for candidate in exchange.decision.candidates if candidate.estimate is late)
+        raise too_late(exchange.facts, best, fleet.alone(exchange.facts, best.deployment))
     if exchange.incoming.stream:
         await _serve_stream(exchange, fleet, send, keepalive_s)
     else:
@@ -78,9 +83,9 @@ async def _collect(attempt: Attempt) -> bytes:
 async def _try_candidates(exchange: Exchange, fleet: Fleet, deliver: Deliver) -> None:
     """Try the candidates in order until one has answered. Raises ``ApiError`` when none has.
 
-    Another candidate is tried only while the client has no byte of an answer, and within the retry budget. When all
-    have failed it is decided anew without them: a precision that came too late before may serve now. A request that
-    found nothing but loading engines waits for the first of them, once.
+    Another candidate is tried only while the client has no byte of an answer, within the client's deadline and the
+    retry budget. When all have failed it is decided anew without them: a precision that came too late before may serve
+    now. A request that found nothing but loading engines waits for the first of them, once.
     """
     assert exchange.decision is not None
     failures: list[EngineError] = []
@@ -89,17 +94,19 @@ async def _try_candidates(exchange: Exchange, fleet: Fleet, deliver: Deliver) ->
     candidates = exchange.decision.candidates
     while candidates:
         for candidate in candidates:
+            failed.add(candidate.deployment.id)
+            if failures and not exchange.has_time_for(candidate.estimate):
+                continue
             if failures and not fleet.may_retry(failures[-1]):
                 raise all_failed(failures)
             failure = await _try(exchange, fleet, candidate, deliver)
             if failure is None:
                 return
             failures.append(failure)
-            failed.add(candidate.deployment.id)
             if loading is None and isinstance(failure, Loading):
                 loading = candidate
         candidates = fleet.route(exchange.facts, without=failed).candidates
-    if loading is not None and await fleet.wait_until_loaded(loading.deployment):
+    if loading is not None and await fleet.wait_until_loaded(loading.deployment, exchange.left_s()):
         failure = await _try(exchange, fleet, loading, deliver)
         if failure is None:
             return
