@@ -13,7 +13,7 @@ from measure.records import Run
 from policies.predict import Predictor
 from policies.prefix import PrefixMemory
 from policies.tokens import OutputLength, TokenRatio
-from policies.types import Deployment, Observation, Operation, PairSample, SpeedSample
+from policies.types import BatchSample, Deployment, Observation, Operation, PairSample, SpeedSample
 
 if TYPE_CHECKING:
     from gateway.attempt import Attempt
@@ -31,6 +31,7 @@ class Learned:
         self.prefixes = PrefixMemory()
         self._samples: dict[str, tuple[SpeedSample, ...]] = {}
         self._pairs: dict[str, dict[tuple[str, str], PairSample]] = {}
+        self._batches: dict[str, tuple[BatchSample, ...]] = {}
         self._changed: set[str] = set()
         self._taught_at: dict[str, float] = {}
 
@@ -40,9 +41,14 @@ class Learned:
         samples: Iterable[SpeedSample],
         pairs: Iterable[PairSample],
         learned: Mapping[str, Any] | None,
+        batches: Iterable[BatchSample] = (),
     ) -> None:
-        """Take what is on record for a fingerprint: the measurement, then what was learned on top of it."""
-        self._take(deployment, samples, pairs)
+        """Take what is on record for a fingerprint: the measurement, then what was learned on top of it.
+
+        What was learned on top of another measurement, before a benchmark say, is of no use.
+        """
+        kept = tuple(samples)
+        self._take(deployment, kept, pairs, batches)
         if learned is None:
             return
         try:
@@ -51,11 +57,20 @@ class Learned:
             logger.warning(
                 "%s: what was learned earlier cannot be read (%s); the measurement stands", deployment.id, error
             )
+            return
+        profile = self.predictor.profile(deployment.fingerprint)
+        if profile is not None and profile.speed.samples != kept:
+            self._take(deployment, kept, ())
 
-    def measured(self, deployment: Deployment, samples: Iterable[SpeedSample]) -> None:
-        """Take a new measurement."""
-        self._take(deployment, samples, ())
-        self._changed.add(deployment.fingerprint)
+    def measured(
+        self, deployment: Deployment, samples: Iterable[SpeedSample], batches: Iterable[BatchSample] = ()
+    ) -> None:
+        """Take a new measurement. Nothing happens when it is the one that is known."""
+        kept, batches = tuple(samples), tuple(batches)
+        fingerprint = deployment.fingerprint
+        if (kept, batches) != (self._samples.get(fingerprint), self._batches.get(fingerprint)):
+            self._take(deployment, kept, (), batches)
+            self._changed.add(fingerprint)
 
     def paired(self, deployment: Deployment, pairs: Iterable[PairSample], deployments: Iterable[Deployment]) -> None:
         """Take what was measured beside neighbours, and begin from it for all others on the same hardware.
@@ -71,12 +86,23 @@ class Learned:
                 self._take(each, samples, fitting)
                 self._changed.add(each.fingerprint)
 
-    def _take(self, deployment: Deployment, samples: Iterable[SpeedSample], pairs: Iterable[PairSample]) -> None:
-        kept = self._samples[deployment.fingerprint] = tuple(samples)
-        known = self._pairs.setdefault(deployment.fingerprint, {})
+    def _take(
+        self,
+        deployment: Deployment,
+        samples: Iterable[SpeedSample],
+        pairs: Iterable[PairSample],
+        batches: Iterable[BatchSample] | None = None,
+    ) -> None:
+        """Take samples; pairs are added to those that are known, batches replace them where they are given."""
+        fingerprint = deployment.fingerprint
+        kept = self._samples[fingerprint] = tuple(samples)
+        known = self._pairs.setdefault(fingerprint, {})
         known.update({(pair.neighbour, pair.activity): pair for pair in pairs})
+        if batches is not None:
+            self._batches[fingerprint] = tuple(batches)
+        together = self._batches.get(fingerprint, ())
         try:
-            self.predictor.measured(deployment.fingerprint, kept, known.values(), deployment.hardware)
+            self.predictor.measured(fingerprint, kept, known.values(), deployment.hardware, together)
         except ValueError as error:
             logger.warning("%s: its measurement cannot be used: %s", deployment.id, error)
             return
@@ -88,6 +114,7 @@ class Learned:
         for gone in [each for each in self._samples if not self.predictor.knows(each)]:
             del self._samples[gone]
             del self._pairs[gone]
+            self._batches.pop(gone, None)
             self._taught_at.pop(gone, None)
 
     def samples(self, fingerprint: str) -> tuple[SpeedSample, ...]:

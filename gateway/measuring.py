@@ -40,7 +40,8 @@ class Measuring:
         self._pairing = Pairing(fleet, store, self._quiet, self._progress)
         self._probing = Probing(fleet, self._quiet, settings)
         self._changed = asyncio.Event()
-        self._known: set[str] = set()
+        self._known: dict[str, int] = {}
+        """Fingerprints with the state of their records at the last look."""
         self._task: asyncio.Task[None] | None = None
         self._done = 0
         self._now = ""
@@ -113,23 +114,30 @@ class Measuring:
 
     def _forget_the_gone(self) -> None:
         present = {deployment.fingerprint for deployment in self._fleet.deployments}
-        self._known &= present
+        self._known = {each: changes for each, changes in self._known.items() if each in present}
         for each in (self._speeds, self._pairing, self._probing):
             each.keep(present)
 
     async def _recall(self) -> None:
-        """Give the predictor what is on record for fingerprints that it has not met yet."""
+        """Give the predictor what is on record: for fingerprints that it has not met yet, and for those that another
+        process (`paceline bench`) has measured since."""
+        learned = self._fleet.learned
         for deployment in self._fleet.deployments:
             fingerprint = deployment.fingerprint
-            if fingerprint in self._known:
+            changes = await self._store.changes(fingerprint)
+            if self._known.get(fingerprint) == changes:
                 continue
-            self._known.add(fingerprint)
-            if self._fleet.learned.predictor.knows(fingerprint):
-                continue
+            self._known[fingerprint] = changes
             samples = await self._store.samples(fingerprint)
-            if samples:
-                learned = await self._store.load_learned(fingerprint)
-                self._fleet.learned.recall(deployment, samples, await self._store.pairs(fingerprint), learned)
+            if not samples:
+                continue
+            batches = await self._store.batches(fingerprint)
+            if learned.predictor.knows(fingerprint):
+                learned.measured(deployment, samples, batches)
+            else:
+                state = await self._store.load_learned(fingerprint)
+                pairs = await self._store.pairs(fingerprint)
+                learned.recall(deployment, samples, pairs, state, batches)
 
     async def _save(self) -> None:
         try:

@@ -111,7 +111,9 @@ class Speeds:
             self._leave_alone(deployment, RETRY_AFTER_S)
             logger.warning("measuring %s failed: %s", deployment.id, result.failed)
         else:
-            self._fleet.learned.measured(deployment, result.samples)
+            samples = await self._store.samples(deployment.fingerprint)
+            batches = await self._store.batches(deployment.fingerprint)
+            self._fleet.learned.measured(deployment, samples or result.samples, batches)
 
     def _leave_alone(self, deployment: Deployment, seconds: float) -> None:
         self._not_before[deployment.fingerprint] = asyncio.get_running_loop().time() + seconds

@@ -60,6 +60,9 @@ class AsyncStore:
     async def batches(self, fingerprint: str) -> list[BatchSample]:
         return await self._run(lambda: self._store.batches(fingerprint))
 
+    async def changes(self, fingerprint: str) -> int:
+        return await self._run(lambda: self._store.changes(fingerprint))
+
     async def pairs(self, fingerprint: str) -> list[PairSample]:
         return await self._run(lambda: self._store.pairs(fingerprint))
 

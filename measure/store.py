@@ -126,20 +126,18 @@ class Store:
     def samples(self, fingerprint: str) -> list[SpeedSample]:
         """Return what is known of a deployment's speed alone, shortest prompt first; empty when it was not measured."""
         records = [record for record in self.latest(fingerprint) if record.speed is not None]
-        benched = [record.asked.prompt_tokens for record in records if record.kind is Kind.GRID]
-        # Curves of two measurements do not mix well: a machine's speed drifts. A benchmark replaces what it covers.
-        kept = [
-            record
-            for record in records
-            if record.kind is Kind.GRID or not benched or not min(benched) <= record.asked.prompt_tokens <= max(benched)
-        ]
-        samples = [sample for record in kept if (sample := record.speed) is not None]
+        samples = [sample for record in _of_one_piece(records) if (sample := record.speed) is not None]
         return sorted(samples, key=lambda sample: (sample.prompt_tokens, sample.output_tokens))
 
     def batches(self, fingerprint: str) -> list[BatchSample]:
         """Return what is known of equal requests at the same time, fewest first; empty without a benchmark."""
         samples = [sample for record in self.latest(fingerprint) if (sample := record.batch) is not None]
         return sorted(samples, key=lambda sample: (sample.concurrency, sample.prompt_tokens, sample.output_tokens))
+
+    def changes(self, fingerprint: str) -> int:
+        """Return a number that grows with each record of a fingerprint, whichever process added it."""
+        query = "SELECT coalesce(max(id), 0) FROM records WHERE fingerprint = ?"
+        return int(self._database.run(lambda connection: connection.execute(query, (fingerprint,)).fetchone()[0]))
 
     def pairs(self, fingerprint: str) -> list[PairSample]:
         """Return what is known of a deployment beside its neighbours."""
@@ -236,6 +234,20 @@ def _decode(data: str) -> Record | None:
         # Written by another version: of no use here, and no reason to lose the others.
         _log.debug("a stored record is left out: %s", error)
         return None
+
+
+def _of_one_piece(records: Sequence[Record]) -> list[Record]:
+    """Leave out what another kind of measurement has covered since: a machine's speed drifts, so that a curve made of
+    both would have kinks. Beyond the lengths of the newer one, the older is all that there is."""
+    if not records:
+        return []
+    newest = max(records, key=lambda record: (record.at, record.kind is Kind.GRID)).kind
+    covered = [record.asked.prompt_tokens for record in records if record.kind is newest]
+    return [
+        record
+        for record in records
+        if record.kind is newest or not min(covered) <= record.asked.prompt_tokens <= max(covered)
+    ]
 
 
 def _worth(record: Record) -> int:

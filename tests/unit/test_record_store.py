@@ -13,7 +13,7 @@ from measurements import deployment, pair_record, record, run
 from measure.async_store import AsyncStore
 from measure.database import StoreError
 from measure.place import default_path
-from measure.records import Kind
+from measure.records import Kind, Record
 from measure.store import Store
 from policies.types import PairSample
 
@@ -104,6 +104,42 @@ def test_a_foreign_record_cannot_be_passed_off_as_measured_here(store: Store) ->
     with pytest.raises(ValueError):
         store.add(replace(record(run()), foreign=True))
     assert store.records() == []
+
+
+def dated(made: Record, at: str) -> Record:
+    return replace(made, at=f"2026-01-01T{at}:00+00:00")
+
+
+def test_a_quick_measurement_after_a_benchmark_replaces_it_where_it_reaches(store: Store) -> None:
+    for length, ttft_s in ((64, 0.6), (256, 2.0), (1024, 9.0)):
+        store.add(dated(record(run(length, ttft_s), asked_tokens=length, kind=Kind.GRID), "10:00"))
+    for length, ttft_s in ((32, 0.5), (128, 1.5), (512, 6.0)):
+        store.add(dated(record(run(length, ttft_s), asked_tokens=length), "11:00"))
+    assert [(s.prompt_tokens, s.prefill_s) for s in store.samples(SMOL)] == [
+        *((32, 0.5), (128, 1.5), (512, 6.0), (1024, 9.0)),
+    ]
+
+
+def test_another_process_can_see_that_there_is_something_new(path: Path, store: Store) -> None:
+    store.add(record(run(100, 1.0)))
+    other = Store(path)
+    seen = other.changes(SMOL)
+    assert other.changes(SMOL) == seen
+    store.add(record(run(100, 2.0), of=deployment("smol-fp16")))
+    assert other.changes(SMOL) == seen
+    store.add(record(run(100, 2.0)))
+    assert other.changes(SMOL) > seen
+    other.close()
+
+
+def test_an_interrupted_benchmark_is_remembered_until_it_is_done(path: Path, store: Store) -> None:
+    assert store.unfinished_bench() == {}
+    store.save_unfinished_bench({"name": "b1"})
+    other = Store(path)
+    assert other.unfinished_bench() == {"name": "b1"}
+    other.close()
+    store.save_unfinished_bench({})
+    assert store.unfinished_bench() == {}
 
 
 def test_records_can_be_listed_newest_first_and_by_kind(store: Store) -> None:
