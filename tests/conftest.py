@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import valkeys
 from engines import llama
 from engines.scripted import ScriptedEngine
 from gateways import Gateway
@@ -24,6 +25,22 @@ def scripted() -> Iterator[Callable[..., ScriptedEngine]]:
     yield start
     for engine in started:
         engine.stop()
+
+
+@pytest.fixture
+def valkey() -> Iterator[Callable[..., valkeys.Valkey]]:
+    """Starts real Valkeys (``valkey(tcp=True)``) that end with the test."""
+    if why := valkeys.available():
+        pytest.skip(why)
+    started: list[valkeys.Valkey] = []
+
+    def start(**options: object) -> valkeys.Valkey:
+        started.append(valkeys.Valkey(**options))  # type: ignore[arg-type]
+        return started[-1].start()
+
+    yield start
+    for server in started:
+        server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,286 @@
+"""Entries in Redis or Valkey: looked up within milliseconds or not at all, written in the background."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from cache.address import Address
+from cache.breaker import Breaker, StoreError
+from cache.codec import HEAD_BYTES, Unreadable, created_at
+from cache.connection import Client, Connection, connect, faults, translate
+from cache.scripts import LOOKUP
+from cache.writer import Writer
+
+LEASE_S: Final = 5.0
+"""How long a lease holds unless it is renewed: what a dead leader costs those who wait for it."""
+PROBE_LIMIT_S: Final = 1.0
+_SCAN: Final = 500
+
+
+class Found(NamedTuple):
+    """What a lookup gave. Without ``data``, ``holder`` has the lease: we, another, or nobody (``""``)."""
+
+    name: str
+    data: bytes | None
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An entry as it lies in the store. ``ttl_s`` is ``None`` when it never expires."""
+
+    name: str
+    data: bytes
+    ttl_s: float | None
+
+
+class RedisStore:
+    """One server, or several that are one. ``prefix`` begins all names; ``lookup_s`` is what a request waits at most.
+
+    It begins as a store that fails: ``open`` returns at once, and requests go on without until it has been reached.
+    """
+
+    def __init__(self, address: Address, *, prefix: str = "paceline:", lookup_s: float = 0.02) -> None:
+        self.address = address
+        self._prefix = prefix
+        self._lookup_s = lookup_s
+        self._connection: Connection | None = None
+        self._writer: Writer | None = None
+        self.reading = Breaker(f"reading from {address.label}", self._probe_read)
+        self.writing = Breaker(f"writing to {address.label}", self._probe_write)
+
+    def open(self) -> None:
+        """Begin to connect, in the background."""
+        self.reading.trip()
+
+    async def aclose(self) -> None:
+        """Write what is queued, for a second at most, and close the connections."""
+        await self.reading.aclose()
+        await self.writing.aclose()
+        if self._writer is not None:
+            await self._writer.aclose()
+        if self._connection is not None:
+            await self._connection.aclose()
+
+    @property
+    def available(self) -> bool:
+        """Whether lookups are made at the moment."""
+        return not self.reading.open
+
+    @property
+    def prefix(self) -> str:
+        """What all names begin with."""
+        return self._prefix
+
+    @property
+    def dropped(self) -> int:
+        """How many writes were given up."""
+        return 0 if self._writer is None else self._writer.dropped
+
+    @property
+    def client(self) -> Client:
+        """The connections. Raises ``StoreError`` before it has been reached for the first time."""
+        if self._connection is None:
+            raise StoreError("not connected yet")
+        return self._connection.client
+
+    # --- requests
+
+    async def lookup(self, names: Sequence[str], lease: str = "", holder: str = "") -> Found:
+        """Return the first entry there is of ``names``; else who has ``lease``, which becomes ours if it was free.
+
+        Raises ``StoreError`` when the store does not answer in time, or is being left alone.
+        """
+        keys = [self._prefix + name for name in names]
+        keys.append(self._prefix + lease)
+        number, value = await self._within_limit(
+            LOOKUP.run(self._ready(), keys, holder, int(LEASE_S * 1000)), self._lookup_s
+        )
+        if number > 0:
+            return Found(names[number - 1], value, "")
+        return Found("", None, value.decode())
+
+    async def get_many(self, names: Sequence[str]) -> list[bytes | None]:
+        """Return the values of many names, wherever they lie. Raises ``StoreError``."""
+        pipeline = self._ready().pipeline(transaction=False)
+        for name in names:
+            pipeline.execute_command("GET", self._prefix + name)
+        values = await self._within_limit(pipeline.execute(raise_on_error=False), self._lookup_s + len(names) * 1e-5)
+        return [value if isinstance(value, bytes) else None for value in values]
+
+    def put(self, name: str, data: bytes, ttl_s: float) -> bool:
+        """Write an entry, soon. Returns whether it will be tried."""
+        return self.write("SET", self._prefix + name, data, "PX", max(1, int(ttl_s * 1000)), size=len(data))
+
+    def drop(self, name: str) -> None:
+        """Delete an entry, soon."""
+        self.write("UNLINK", self._prefix + name)
+
+    def write(self, *command: Any, size: int = 0) -> bool:
+        """Send any command, soon and in order. Names in it have the prefix already."""
+        return self._writer is not None and self._writer.add(*command, size=size)
+
+    async def flush(self, limit_s: float) -> None:
+        """Wait until what was written so far has arrived, for ``limit_s`` at most."""
+        if self._writer is not None:
+            await self._writer.flush(limit_s)
+
+    def _ready(self) -> Client:
+        if self.reading.open or self._connection is None:
+            raise StoreError("is being left alone")
+        return self._connection.client
+
+    async def _within_limit(self, call: Any, limit_s: float) -> Any:
+        try:
+            async with asyncio.timeout(limit_s):
+                result = await call
+        except faults() as error:
+            told = StoreError(f"no answer within {limit_s * 1000:.0f} ms") if _is_late(error) else translate(error)
+            self.reading.failed(told)
+            raise told from None
+        self.reading.succeeded()
+        return result
+
+    # --- operators
+
+    async def matching(self, pattern: str, most: int) -> list[Kept]:
+        """Return up to ``most`` entries whose names match. Raises ``StoreError``."""
+        with _told():
+            kept: list[Kept] = []
+            async for names in self._scan(pattern):
+                for name in names[: most - len(kept)]:
+                    data = await self.client.execute_command("GET", self._prefix + name)
+                    ttl = await self.client.execute_command("PTTL", self._prefix + name)
+                    if data is not None:
+                        kept.append(Kept(name, data, ttl / 1000 if ttl >= 0 else None))
+                if len(kept) >= most:
+                    break
+            return kept
+
+    async def count(self, pattern: str) -> tuple[int, int]:
+        """Return how many entries match, and the bytes of their values. Raises ``StoreError``."""
+        with _told():
+            entries = size = 0
+            async for names in self._scan(pattern):
+                lengths = await self._each("STRLEN", names)
+                entries += len(names)
+                size += sum(length for length in lengths if isinstance(length, int))
+            return entries, size
+
+    async def clear(self, pattern: str, older_than_s: float | None = None) -> int:
+        """Delete the entries whose names match and that are older than so many seconds; returns how many.
+
+        Goes through the keys a few hundred at a time and frees their memory beside the server's own work, so that
+        nobody waits for it. Raises ``StoreError``.
+        """
+        before = time.time() - older_than_s if older_than_s is not None else None
+        deleted = 0
+        with _told():
+            async for names in self._scan(pattern):
+                if before is not None:
+                    heads = await self._each("GETRANGE", names, 0, HEAD_BYTES - 1)
+                    names = [name for name, head in zip(names, heads, strict=True) if _is_older(head, before)]
+                deleted += sum(gone for gone in await self._each("UNLINK", names) if isinstance(gone, int))
+        return deleted
+
+    async def info(self) -> dict[str, str]:
+        """Return what the server says of itself (``INFO``), of a Cluster's first node. Raises ``StoreError``."""
+        with _told():
+            said = await self.client.execute_command("INFO")
+        if isinstance(said, dict):
+            return {name: str(value) for name, value in (_first_node(said)).items()}
+        lines = (line.partition(":") for line in said.decode().splitlines() if ":" in line)
+        return {name: value.strip() for name, _, value in lines}
+
+    async def ping_s(self) -> float:
+        """Return how long one question takes. Raises ``StoreError``."""
+        start = time.perf_counter()
+        with _told():
+            await self.client.execute_command("GET", self._prefix + "probe")
+        return time.perf_counter() - start
+
+    async def _scan(self, pattern: str) -> AsyncIterator[list[str]]:
+        """A few hundred names at a time. One that the server moves meanwhile may come twice."""
+        names: list[str] = []
+        async for key in self.client.scan_iter(match=_escaped(self._prefix) + pattern, count=_SCAN):
+            names.append(key.decode().removeprefix(self._prefix))
+            if len(names) >= _SCAN:
+                yield names
+                names = []
+        if names:
+            yield names
+
+    async def _each(self, command: str, names: Iterable[str], *arguments: Any) -> list[Any]:
+        pipeline = self.client.pipeline(transaction=False)
+        for name in names:
+            pipeline.execute_command(command, self._prefix + name, *arguments)
+        results: list[Any] = await pipeline.execute(raise_on_error=False)
+        return results
+
+    # --- finding out whether it works
+
+    async def _probe_read(self) -> None:
+        with _told_of_everything():
+            connection = self._connection
+            if connection is None:
+                connection = await asyncio.to_thread(connect, self.address)
+            try:
+                async with asyncio.timeout(PROBE_LIMIT_S):
+                    await connection.client.execute_command("GET", self._prefix + "probe")
+            except BaseException:
+                if self._connection is None:
+                    await connection.aclose()
+                raise
+            if self._connection is None:
+                self._connection = connection
+                self._writer = Writer(connection.client, self.writing)
+
+    async def _probe_write(self) -> None:
+        with _told_of_everything():
+            async with asyncio.timeout(PROBE_LIMIT_S):
+                await self.client.execute_command("SET", self._prefix + "probe", "1", "PX", 1000)
+
+
+def _is_late(error: BaseException) -> bool:
+    return isinstance(error, TimeoutError) and not str(error)
+
+
+def _is_older(head: object, before: float) -> bool:
+    try:
+        return isinstance(head, bytes) and created_at(head) < before
+    except Unreadable:
+        return True  # of another version, or foreign: nobody reads it
+
+
+def _first_node(said: dict[Any, Any]) -> dict[str, Any]:
+    first = next(iter(said.values()), None)
+    return first if isinstance(first, dict) else said
+
+
+def _escaped(prefix: str) -> str:
+    return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in prefix)
+
+
+@contextlib.contextmanager
+def _told() -> Any:
+    """Turn what redis-py raises into ``StoreError``."""
+    try:
+        yield
+    except faults() as error:
+        raise translate(error) from None
+
+
+@contextlib.contextmanager
+def _told_of_everything() -> Any:
+    """As ``_told``, for what is the first thing to meet a wrong file name in an address, or a server that is none."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except Exception as error:  # noqa: BLE001
+        raise StoreError(f"no answer within {PROBE_LIMIT_S:g} s") if _is_late(error) else translate(error) from None
