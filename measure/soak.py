@@ -21,6 +21,8 @@ from policies.types import Deployment
 REQUESTS = 50
 REQUEST_LIMIT_S = 120.0
 """A request that takes longer has failed."""
+FIRST_LIMIT_S = 600.0
+"""The first one may have to wait for the model to be loaded."""
 RECOVERY_LIMIT_S = 60.0
 """So long an engine that failed may take until it answers again; then the soak ends."""
 RECOVERY_EVERY_S = 0.5
@@ -72,11 +74,12 @@ class Soak:
     async def _try(self, number: int, asked: Asked) -> Trial:
         clock = asyncio.get_running_loop().time
         begun = clock()
+        limit_s = REQUEST_LIMIT_S if number else FIRST_LIMIT_S
         try:
-            async with asyncio.timeout(REQUEST_LIMIT_S):
+            async with asyncio.timeout(limit_s):
                 trial = await self._ask(number, asked, begun)
         except TimeoutError:
-            trial = _failed(number, asked, TimedOut(f"no answer within {REQUEST_LIMIT_S:g} s"))
+            trial = _failed(number, asked, TimedOut(f"no answer within {limit_s:g} s"))
         except Rejected as error:
             refused = asked.role is Role.INVALID
             trial = Trial(number=number, asked=asked) if refused else _failed(number, asked, error)

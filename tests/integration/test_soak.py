@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from engines.llama import LlamaServer
 from engines.scripted import Exchange, ScriptedEngine
-from engines.scripts import chat, cut, status
+from engines.scripts import chat, cut, hang, status
 from engines.signals import Gate
 from gateways import Gateway, engine_at
 from measurements import deployment
@@ -27,7 +27,7 @@ from measure.soak import Soak
 from measure.soak_trial import Role
 from measure.store import Store
 from measure.verdicts import Judged
-from policies.types import Quality
+from policies.types import Capability, Quality
 
 
 async def strict(exchange: Exchange) -> None:
@@ -138,6 +138,37 @@ async def test_what_a_soak_sends_is_mixed_and_its_cancelled_requests_are_left(
     assert bodies[repeated[0]]["messages"] == bodies[repeated[1]]["messages"]
     texts = [json.dumps(body.get("messages")) for body in bodies]
     assert len(set(texts)) == len(texts) - 1
+
+
+@pytest.mark.parametrize("kind", ["llamacpp", "vllm", "ollama", "mlx", "openai"])
+@pytest.mark.parametrize("able", [Capability.CHAT, Capability.COMPLETION, Capability.EMBEDDINGS])
+async def test_every_kind_of_engine_and_operation_can_be_soaked(
+    scripted: Callable[..., ScriptedEngine], kind: str, able: Capability
+) -> None:
+    engine = scripted(kind=kind)
+    adapter = create(kind, Endpoint(name="engine", url=engine.url))
+    which = deployment(engine=kind, engine_model=engine.model, capabilities=frozenset({able}), context=512)
+    soak = Soak(lambda: adapter, which, requests=24, seed=7)
+    verdict = await soak.run()
+    await adapter.aclose()
+    assert verdict.stable, verdict.reasons
+    assert (verdict.same, verdict.repeated) == (5, 5)
+    assert all(trial.answer for trial in soak.trials if trial.asked.role is Role.ANSWER)
+
+
+async def test_silence_is_a_failure_and_the_next_request_is_made(
+    scripted: Callable[..., ScriptedEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("measure.soak.REQUEST_LIMIT_S", 0.3)
+    engine = scripted(kind="llamacpp")
+    engine.next(strict, hang(), chat(["!"] * 20), chat(["\N{REPLACEMENT CHARACTER}a"]))
+    engine.always(strict)
+    adapter = create("llamacpp", Endpoint(name="engine", url=engine.url))
+    soak = Soak(lambda: adapter, deployment(), requests=8)
+    verdict = await soak.run()
+    await adapter.aclose()
+    assert [failure.kind for failure in verdict.failures] == ["timed out", "one character only", "broken Unicode"]
+    assert verdict.requests == 8
 
 
 async def test_an_engine_that_is_gone_ends_the_soak(
