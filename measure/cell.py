@@ -63,8 +63,7 @@ async def measure_cell(
     asked, rounds, failed = replace(asked, runs=rules.runs), _Rounds(), ""
     async with watch:
         try:
-            warm_up = await _round(probe, cell, rules, rounds, traffic)
-            probe.calibrate(warm_up[0])
+            await _round(probe, cell, rules, rounds, traffic)
             while rounds.done < rules.runs:
                 runs = await _round(probe, cell, rules, rounds, traffic)
                 rounds.runs += [replace(run, round=rounds.done) for run in runs]
@@ -128,6 +127,8 @@ async def _together(probe: Probe, cell: Cell, limit_s: float) -> list[Run]:
         for request in requests:
             request.cancel()
         await asyncio.gather(*requests, return_exceptions=True)
+    for run in runs:
+        probe.calibrate(run)
     runs = _with_totals(runs, before, await _totals(probe.adapter))
     return [replace(run, begun_s=begun_s) for run in runs]
 

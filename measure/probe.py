@@ -45,8 +45,9 @@ class Probe:
         self.deployment = deployment
         self.operation = _operation(deployment)
         self.seed = random.randrange(1_000_000) if seed is None else seed
-        self._bytes_per_token = BYTES_PER_TOKEN
-        self._sent_bytes = 0
+        self._seen: dict[int, tuple[int, int]] = {}
+        """Bytes and tokens of the prompts so far, by the length that was asked for: short ones are other texts."""
+        self._sent = (0, 0)
 
     @property
     def forces_length(self) -> bool:
@@ -89,17 +90,26 @@ class Probe:
         return self._result(prompt_tokens, output_tokens, answer.outcome, data, begun, clock())
 
     def calibrate(self, run: Run) -> None:
-        """Aim better from now on: ``run`` is what the last prompt turned out to be."""
-        if run.prompt_tokens:
-            self._bytes_per_token = min(max(_LEAST_BYTES, self._sent_bytes / run.prompt_tokens), _MOST_BYTES)
+        """Aim better from now on: ``run`` is what the last prompt turned out to be, or one as long as that."""
+        length, size = self._sent
+        if run.prompt_tokens and size:
+            known_bytes, known_tokens = self._seen.pop(length, (0, 0))
+            self._seen[length] = known_bytes + size, known_tokens + run.prompt_tokens
+
+    def _bytes_per_token(self, length: int) -> float:
+        """What was seen for this length, else for the one before it, else a guess."""
+        if not self._seen:
+            return BYTES_PER_TOKEN
+        size, tokens = self._seen.get(length) or next(reversed(self._seen.values()))
+        return min(max(_LEAST_BYTES, size / tokens), _MOST_BYTES)
 
     def _call(self, prompt_tokens: int, output_tokens: int, prefix_tokens: int) -> Call:
         if prefix_tokens:
-            text = prompt_after(prefix_tokens, prompt_tokens, self.seed, self._bytes_per_token)
+            text = prompt_after(prefix_tokens, prompt_tokens, self.seed, self._bytes_per_token(prompt_tokens))
         else:
-            text = prompt(prompt_tokens, self.seed, self._bytes_per_token)
+            text = prompt(prompt_tokens, self.seed, self._bytes_per_token(prompt_tokens))
         self.seed += 1
-        self._sent_bytes = len(text.encode())
+        self._sent = prompt_tokens, len(text.encode())
         deployment = self.deployment
         generates = self.operation is not Operation.EMBEDDINGS
         fields: dict[str, object] = {"model": deployment.engine_model}
