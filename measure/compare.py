@@ -106,6 +106,9 @@ def compare(
     left_out = tuple(dict.fromkeys([*failed, *matched.left_out]))
     if not matched.pairs:
         raise NotComparable("no cell is on both sides", fix="\n  ".join(left_out))
+    if not {record.fingerprint for record in before}.isdisjoint(record.fingerprint for record in after):
+        # The same thing on both sides: what differs between them is what is asked, and no part of the answer.
+        history = [record for record in history if record not in after]
     overall, cells, drifts = _findings(matched.pairs, history)
     allowed = tuple(difference for difference in found if difference.name in allow)
     notes = (drift_note(drifts), *cautions(before, after, sides))
@@ -145,13 +148,13 @@ def _findings(
     of_cells: list[list[Finding]] = [[] for _ in pairs]
     drifts: dict[str, Drift] = {}
     for metric in METRICS:
-        drift = drift_of(metric, history) if metric.of_run else None
+        drift = drift_of(metric, history)
         each, together = find(metric, pairs, drift)
         for findings, finding in zip(of_cells, each, strict=True):
             findings += [finding] if finding else []
         if together:
             overall.append(together)
-            if drift:
+            if metric.of_run:
                 drifts[metric.name] = drift
     cells = tuple(CellFindings(p.before_key, p.after_key, tuple(f)) for p, f in zip(pairs, of_cells, strict=True))
     return tuple(overall), cells, drifts

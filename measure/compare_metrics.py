@@ -11,6 +11,10 @@ from measure.compare_cells import Pair
 from measure.compare_interval import Change, Groups, changes, middle
 from measure.records import Cell, Record, Run
 
+ASSUMED_DRIFT = 0.03
+"""Drift of a machine whose records do not tell it yet: desktop CPUs and small servers drift by 2 to 5 % in minutes."""
+ASSUMED_REPEATS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Metric:
@@ -68,35 +72,38 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """How far apart two measurements of the same thing lie: the standard deviation of the logarithm of a median,
-    pooled over ``repeats``, measurements beyond the first of a cell."""
+    """How far apart two measurements of the same thing lie: the standard deviation of the logarithm of a median.
+
+    ``repeats`` measurements beyond the first of a cell have taught it; with 0 it is ``ASSUMED_DRIFT``.
+    """
 
     deviation: float
     repeats: int
 
 
-def drift_of(metric: Metric, history: Iterable[Record]) -> Drift | None:
-    """Return the drift between quiet measurements of a cell with nothing changed; ``None`` when none was repeated."""
+def drift_of(metric: Metric, history: Iterable[Record]) -> Drift:
+    """Return the drift between quiet measurements of a cell with nothing changed, pooled over all cells.
+
+    What is assumed weighs as much as ``ASSUMED_REPEATS`` of them: two that agree by chance prove no steady machine.
+    """
     cells: dict[tuple[str, Cell], list[float]] = {}
     for record in history:
         if not record.disturbed and (groups := metric.groups([record])):
             cells.setdefault((record.fingerprint, record.cell), []).append(math.log(middle(groups)))
     repeated = [logs for logs in cells.values() if len(logs) > 1]
     repeats = sum(len(logs) - 1 for logs in repeated)
-    if not repeats:
-        return None
-    pooled = sum(variance(logs) * (len(logs) - 1) for logs in repeated) / repeats
-    return Drift(math.sqrt(pooled), repeats)
+    squares = ASSUMED_REPEATS * ASSUMED_DRIFT**2 + sum(variance(logs) * (len(logs) - 1) for logs in repeated)
+    return Drift(math.sqrt(squares / (ASSUMED_REPEATS + repeats)), repeats)
 
 
-def find(metric: Metric, pairs: Sequence[Pair], drift: Drift | None) -> tuple[list[Finding | None], Finding | None]:
+def find(metric: Metric, pairs: Sequence[Pair], drift: Drift) -> tuple[list[Finding | None], Finding | None]:
     """Return what was found in each pair of cells, and over all; ``None`` where a side has no values of the metric."""
     values: list[tuple[Groups, Groups] | None] = [_values(metric, pair) for pair in pairs]
     known = [sides for sides in values if sides is not None]
     if not known:
         return [None for _ in pairs], None
     moved = 0.0
-    if drift is not None and metric.of_run is not None:
+    if metric.of_run is not None:
         # A side that was measured several times drifts less in the mean.
         times = [min(len(side) for side in sides) for sides in zip(*((p.before, p.after) for p in pairs), strict=True)]
         moved = drift.deviation * math.sqrt(sum(1 / each for each in times))

@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from measure.compare_metrics import Drift
+from measure.compare_metrics import ASSUMED_DRIFT, Drift
 from measure.records import Record
 
 
 def drift_note(drifts: Mapping[str, Drift]) -> str:
-    """Return whether the intervals hold the machine's drift, and how large it is by metric."""
-    if not drifts:
+    """Return how much of the intervals is this machine's drift, by metric."""
+    if not any(drift.repeats for drift in drifts.values()):
         return (
-            "the intervals hold the noise from run to run, not the machine's drift between two measurements: "
-            "no cell was measured twice yet"
+            f"the intervals hold a drift of {ASSUMED_DRIFT:.0%} between two measurements, which is assumed: "
+            "measure both sides once more, and it is known"
         )
     told = ", ".join(f"{name} {drift.deviation:.1%}" for name, drift in drifts.items())
-    return f"the intervals hold the machine's drift between two measurements as well (standard deviation: {told})"
+    repeats = max(drift.repeats for drift in drifts.values())
+    return f"the intervals hold this machine's drift between two measurements: {told} (learned from {repeats} repeats)"
 
 
 def cautions(before: Sequence[Record], after: Sequence[Record], sides: tuple[str, str]) -> list[str]:

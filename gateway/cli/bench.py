@@ -44,6 +44,9 @@ def bench(
     wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Give way to live traffic.")] = True,
     wait_limit: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="Longest wait for it to end.")] = 600.0,
     again: Annotated[bool, typer.Option("--again", help="Begin anew after an interruption.")] = False,
+    compare_last: Annotated[
+        bool, typer.Option("--compare-last", help="Say what changed since the last record of each cell.")
+    ] = False,
     config: Config = None,
     url: Url = "",
     as_json: Json = False,
@@ -84,7 +87,7 @@ def bench(
             raise UserError(f"live traffic left no room for {wait_limit:g} s", fix=fix) from None
         except KeyboardInterrupt:
             wanted.interrupted = True
-    _report(wanted, as_json=as_json)
+    _report(wanted, compare_last=compare_last, as_json=as_json)
     if wanted.interrupted:
         raise typer.Exit(INTERRUPTED)
     if wanted.given_up or all(record.failed for record in wanted.records):
@@ -161,9 +164,12 @@ async def _measure(wanted: _Wanted) -> None:
         await store.aclose()
 
 
-def _report(wanted: _Wanted, *, as_json: bool) -> None:
+def _report(wanted: _Wanted, *, compare_last: bool, as_json: bool) -> None:
     from gateway.cli.bench_table import bench_tables
+    from gateway.cli.since_last import change_pages, changes_json, changes_of
 
+    compares = compare_last and bool(wanted.name)
+    changes, history = changes_of(wanted.name, wanted.settings.data_dir) if compares else ([], [])
     if as_json:
         answer: dict[str, Any] = {
             "bench": wanted.name,
@@ -171,9 +177,13 @@ def _report(wanted: _Wanted, *, as_json: bool) -> None:
             "given_up": wanted.given_up,
             "records": [record.to_dict() for record in wanted.records],
         }
+        if compare_last:
+            answer["since_last"] = changes_json(changes, history)
         print_json(answer)
     elif wanted.records:
         write(bench_tables(wanted.records))
+        if changes:
+            write(f"\n{change_pages(changes, history)}")
     for deployment, why in wanted.given_up.items():
         write(f"{styled('warning:', 'yellow', sys.stderr)} {deployment} was left: {why}", sys.stderr)
     if wanted.interrupted:

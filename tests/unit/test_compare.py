@@ -51,12 +51,12 @@ def test_a_clear_difference_is_called_by_name_with_its_interval() -> None:
     assert [str(difference) for difference in made.differs] == ["precision: int4 Q4_1 → int8 Q8_0"]
     told = verdicts(made)
     assert set(told) == {"TTFT", "decode", "total"}
-    assert re.fullmatch(r"B faster by 4[89]–5[12] %", told["TTFT"])
-    assert re.fullmatch(r"B faster by 9[234]–10[678] %", told["decode"])
+    assert re.fullmatch(r"B faster by 4[56]–5[345] %", told["TTFT"])
+    assert re.fullmatch(r"B faster by 8[2345]–11[5678] %", told["decode"])
 
 
 def test_slower_is_told_from_the_same_side() -> None:
-    assert verdicts(compare([cell()], [cell(INT8, 2.0)]))["TTFT"].startswith("B slower by 9")
+    assert verdicts(compare([cell()], [cell(INT8, 2.0)]))["TTFT"].startswith("B slower by 8")
 
 
 def test_a_difference_within_the_noise_is_not_called_one() -> None:
@@ -86,7 +86,7 @@ def test_two_runs_are_too_few_to_conclude_anything() -> None:
 def test_a_cell_with_too_few_runs_does_not_weigh_on_the_others() -> None:
     before, after = [cell(), cell(prompt=256, noise=(1.0,))], [cell(INT8, 0.5), cell(INT8, 9.0, prompt=256)]
     made = compare(before, after)
-    assert verdicts(made)["TTFT"].startswith("B faster by 48–")
+    assert verdicts(made)["TTFT"].startswith("B faster by 45–")
     assert [verdict(each.findings[0], "B") for each in made.cells][1] == "+800 % seen, too few runs to conclude"
 
 
@@ -272,17 +272,42 @@ def test_runs_beside_live_traffic_are_left_out_where_there_are_others() -> None:
     assert compare([noisy], [cell(INT8)]).overall[0].before == 1.0
 
 
-def test_drift_between_two_measurements_of_the_same_thing_widens_the_interval() -> None:
-    before, after = [cell()], [cell(INT8, 0.95)]
-    assert verdicts(compare(before, after))["TTFT"].startswith("B faster by")
-    history = [replace(cell(factor=factor), at=f"2026-01-0{day}") for day, factor in ((1, 1.0), (2, 1.12), (3, 0.93))]
-    made = compare(before, after, history=history)
+def repeats(*factors: float) -> list[Record]:
+    return [
+        replace(cell(factor=factor), at=f"2026-01-{day:02}T00:00:00+00:00") for day, factor in enumerate(factors, 1)
+    ]
+
+
+def test_what_one_measurement_shows_may_be_drift_which_is_assumed_until_it_is_known() -> None:
+    before, after = [cell()], [cell(INT8, 0.94)]
+    made = compare(before, after)
     assert verdicts(made)["TTFT"] == "no difference shown"
-    assert "TTFT 9.4%" in made.notes[0]
+    assert "3% between two measurements, which is assumed" in made.notes[0]
+    steady = compare(before, after, history=repeats(*[1.0] * 20))
+    assert verdicts(steady)["TTFT"].startswith("B faster by")
+    assert "TTFT 0.9%" in steady.notes[0]
+    assert "19 repeats" in steady.notes[0]
 
 
-def test_without_repeats_the_reader_is_told_that_drift_is_not_in_the_interval() -> None:
-    assert "no cell was measured twice yet" in compare([cell()], [cell(INT8)]).notes[0]
+def test_a_machine_that_drifts_far_needs_a_larger_difference() -> None:
+    before, after = [cell()], [cell(INT8, 0.8)]
+    assert verdicts(compare(before, after))["TTFT"].startswith("B faster by")
+    assert verdicts(compare(before, after, history=repeats(1.0, 1.4, 0.7)))["TTFT"] == "no difference shown"
+
+
+def test_a_side_that_was_measured_several_times_needs_a_smaller_difference() -> None:
+    before, after = repeats(1.0, 1.001, 0.999, 1.002), [cell(INT8, 0.94)]
+    once = compare(before[:1], after).overall[0].change
+    often = compare(before, after).overall[0].change
+    assert once.low is not None
+    assert often.low is not None
+    assert often.low > once.low
+
+
+def test_two_measurements_of_the_same_thing_are_not_called_drift_to_explain_each_other() -> None:
+    before, after = [cell()], [replace(cell(factor=2.0), at="2030-01-01T00:00:00+00:00")]
+    made = compare(before, after, history=[*before, *after])
+    assert verdicts(made)["TTFT"].startswith("B slower by")
 
 
 def test_memory_is_compared_over_the_records_of_a_side() -> None:
