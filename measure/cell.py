@@ -13,7 +13,8 @@ from measure.grid import LEAST_RUNS, RUNS
 from measure.host_watch import HostWatch
 from measure.outside import OutsideTraffic
 from measure.probe import Probe
-from measure.records import Cell, Kind, Record, Run, summarise
+from measure.records import Cell, Kind, Record, Run
+from measure.summary import summarise
 from measure.traffic import Disturbed
 
 _INTERRUPTIONS = 20

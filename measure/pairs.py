@@ -13,7 +13,8 @@ from measure.occupation import occupied
 from measure.probe import Probe
 from measure.progress import Progress, silent
 from measure.prompts import SEEDS_APART
-from measure.records import Beside, Kind, Record, Run, summarise
+from measure.records import Beside, Kind, Record, Run
+from measure.summary import summarise
 from measure.traffic import IDLE_LIMIT_S, Disturbed, Traffic
 from policies.types import Capability, Deployment
 

@@ -11,7 +11,8 @@ from adapters.errors import EngineError
 from measure.plan import Plan
 from measure.probe import RUN_LIMIT_S, Probe
 from measure.progress import Progress, silent
-from measure.records import Asked, Kind, Record, Run, summarise
+from measure.records import Asked, Kind, Record, Run
+from measure.summary import summarise
 from measure.traffic import IDLE_LIMIT_S, Disturbed, Traffic
 from policies.types import Deployment, SpeedSample
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from measure.records import Asked, Beside, Kind, Record, Run, summarise
+from measure.records import Asked, Beside, Kind, Record, Run
+from measure.summary import summarise
 from policies.types import Capability, Deployment, Hardware, Precision
 
 GENERATES = frozenset({Capability.CHAT, Capability.COMPLETION})
