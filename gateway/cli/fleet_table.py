@@ -72,5 +72,6 @@ def _engine(entry: Entry, *, with_version: bool = False) -> str:
 
 
 def _state(entry: Entry) -> str:
+    state = f"{entry.get('state')}, stable" if entry.get("stable") else str(entry.get("state"))
     note = entry.get("note")
-    return f"{entry.get('state')}: {note}" if note else str(entry.get("state"))
+    return f"{state}: {note}" if note else state
