@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -35,6 +36,7 @@ def subjects(
                 connect=each.adapter,
                 pid=_pid_of(engine),
                 traffic=OutsideTraffic(_gauges(each.beside), _live(ask, each.beside), waiting),
+                here=deployment.hardware.host == socket.gethostname(),
                 settings=told_settings(told, deployment.engine_version, launches.get(engine.name)),
             )
         )

@@ -63,7 +63,7 @@ class Bench:
             except EngineError as error:
                 self.given_up[subject.deployment.id] = error.message
                 continue
-            async with HostWatch(subject.pid) as watch:
+            async with subject.watch() as watch:
                 result = await measure_quickly(
                     adapter,
                     subject.deployment,
@@ -88,7 +88,7 @@ class Bench:
             except EngineError as error:
                 self.given_up[error.engine] = error.message
                 continue
-            async with HostWatch(subject.pid) as watch:
+            async with subject.watch() as watch:
                 records = await measure_beside(
                     *members,
                     traffic=subject.traffic,
@@ -125,7 +125,7 @@ class Bench:
     async def _measure_cell(self, subject: Subject, probe: Probe, cell: Cell) -> Record:
         """Measure one cell, and after a failure whether the engine has recovered."""
         probe.adapter = subject.connect()
-        watch = HostWatch(subject.pid)
+        watch = subject.watch()
         record = await measure_cell(
             probe, cell, self._rules, subject.traffic, watch, settings=subject.settings, bench=self._name
         )

@@ -29,11 +29,13 @@ class HostWatch:
     """Reads once a second, in a thread, while the block runs; afterwards its properties say what was seen.
 
     ``pid`` returns the engine's process, ``None`` where it is hidden or on another machine: then there is nothing to
-    be said about its memory, nor about who else used the processors.
+    be said about its memory, nor about who else used the processors. For an engine that is not ``here`` the state of
+    this machine says nothing, and there is none.
     """
 
-    def __init__(self, pid: Callable[[], int | None]) -> None:
+    def __init__(self, pid: Callable[[], int | None], *, here: bool = True) -> None:
         self._pid = pid
+        self._here = here
         self.machine: Machine | None = None
         """The state of this machine, once the block is over."""
         self.peak_memory_bytes: int | None = None
@@ -43,8 +45,9 @@ class HostWatch:
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> HostWatch:
-        await asyncio.to_thread(self._begin)
-        self._task = asyncio.create_task(self._watch(), name="host watch")
+        if self._here:
+            await asyncio.to_thread(self._begin)
+            self._task = asyncio.create_task(self._watch(), name="host watch")
         return self
 
     async def __aexit__(
@@ -54,7 +57,7 @@ class HostWatch:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        if error is None:
+        if error is None and self._here:
             await asyncio.to_thread(self._end)
 
     async def _watch(self) -> None:

@@ -71,7 +71,13 @@ async def test_another_process_that_works_makes_the_record_say_so(processes: lis
     assert "other processes used" in watch.machine.busy
 
 
-async def test_the_engines_own_work_is_no_disturbance_and_a_hidden_engine_no_reason_to_guess() -> None:
+async def test_of_an_engine_on_another_machine_this_one_says_nothing() -> None:
+    async with HostWatch(lambda: None, here=False) as watch:
+        pass
+    assert watch.machine is None
+
+
+async def test_who_else_worked_is_not_guessed_where_the_engine_is_hidden() -> None:
     async with HostWatch(lambda: None) as watch:
         pass
     assert watch.peak_memory_bytes is None
