@@ -7,6 +7,7 @@ import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -132,6 +133,7 @@ class Driver:
     """Answers in place of NVML: two GPUs, and which process uses which."""
 
     processes: dict[int, list[SimpleNamespace]]
+    throttled: ClassVar[dict[int, int]] = {}
 
     class NVMLError(Exception):
         pass
@@ -156,6 +158,11 @@ class Driver:
 
     def nvmlDeviceGetMinorNumber(self, device: int) -> int:  # noqa: N802
         return device
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, device: int) -> int:  # noqa: N802
+        if not CARDS[device].vram_bytes:
+            raise Driver.NVMLError("not supported")
+        return self.throttled.get(device, 0)
 
     def nvmlDeviceGetMemoryInfo(self, device: int) -> SimpleNamespace:  # noqa: N802
         if not CARDS[device].vram_bytes:
@@ -249,3 +256,16 @@ def test_what_does_not_matter_for_speed_keeps_the_fingerprint() -> None:
     elsewhere = Hardware("renamed", frozenset({"renamed/cpu"}), CPU.description)
     assert fingerprint("llamacpp", "b1", renamed, elsewhere) == fingerprint("llamacpp", "b1", MODEL, CPU)
     assert differences(traits("x", "1", MODEL, CPU), traits("x", "1", renamed, elsewhere)) == ()
+
+
+@pytest.mark.parametrize(("reasons", "slowed"), [(0x0, False), (0x1, False), (0x4, False), (0x20, True), (0x48, True)])
+def test_a_gpu_that_slows_down_for_heat_is_told_from_one_that_idles_or_stays_below_its_power_cap(
+    two_gpus: object, monkeypatch: pytest.MonkeyPatch, reasons: int, slowed: bool
+) -> None:
+    monkeypatch.setattr(Driver, "throttled", {0: reasons})
+    assert gpus.slowed_gpus() is slowed
+
+
+def test_without_a_driver_nobody_knows_whether_a_gpu_slows_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpus, "_nvml", lambda: None)
+    assert gpus.slowed_gpus() is None
