@@ -239,3 +239,15 @@ def test_a_real_llama_cpp_is_started_measured_interrupted_measured_on_and_stoppe
         assert record.settings["batch"] == "128"
     pairs = [record for record in records if record.kind is Kind.PAIR]
     assert {pair.beside.activity for pair in pairs if pair.beside} == {"decoding", "prefilling"}
+
+
+def test_what_changed_since_the_last_record_of_each_cell_is_told_when_asked(
+    shell: Shell, engine: ScriptedEngine
+) -> None:
+    configure(shell, engine)
+    words = ("bench", "--quick", "--no-wait", "--compare-last")
+    assert "measured for the first time (3 cells)" in shell.run(*words).stdout
+    told = shell.run(*words).stdout
+    assert "Nothing differs: last and now are the same thing, measured twice." in told
+    (since_last,) = json.loads(shell.run(*words, "--json").stdout)["since_last"]
+    assert len(since_last["cells"]) == 3

@@ -135,6 +135,7 @@ def test_a_comparison_says_what_differs_and_the_verdict() -> None:
     assert "Differs in precision: int4 Q4_1 → int8 Q8_0" in told
     assert any(line.startswith("TTFT") and "B faster by" in line for line in told.splitlines())
     assert "which is assumed" in told
+    assert "beside" not in told  # the pair of smol-int4 was not asked for
 
 
 def test_two_differing_variables_are_refused_with_the_list_of_both() -> None:
