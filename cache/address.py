@@ -73,7 +73,7 @@ def parse_address(url: str) -> Address:
 
 def _socket(url: str) -> Address:
     login, path, query = _parts(url)
-    if not path.startswith("/"):
+    if not path.startswith("/") or (login and "@" not in login):
         raise ValueError("a Unix socket's address is unix:// and an absolute path: unix:///run/valkey.sock")
     return Address("socket", path=unquote(path), db=_db(query.get("db", "0")), **_login(login))
 

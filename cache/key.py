@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -53,15 +53,13 @@ class Key(NamedTuple):
         """The name of the answer of deployments with this fingerprint."""
         return f"{self.stem}:{fingerprint}"
 
-    @property
-    def lease(self) -> str:
-        """The name of the leave to ask an engine."""
-        return f"{self.stem}!lease"
+    def lease(self, fingerprints: Iterable[str]) -> str:
+        """The name of the leave to ask an engine for an answer by one of these."""
+        return f"{self.stem}!lease!{tag(','.join(sorted(fingerprints)))}"
 
-    @property
-    def flight(self) -> str:
-        """The name of the stream that carries an answer while it is being made."""
-        return f"{self.stem}!flight"
+    def flight(self, holder: str) -> str:
+        """The name of the stream that carries an answer while the holder of the lease has it made."""
+        return f"{self.stem}!flight!{holder}"
 
 
 def make_key(operation: str, model: str, scope: str, fields: Mapping[str, bytes | msgspec.Raw]) -> Key:

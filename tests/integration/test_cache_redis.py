@@ -23,6 +23,7 @@ from cache.redis_store import RedisStore
 StartValkey = Callable[..., Valkey]
 LIMIT_S = 15.0
 KEY = make_key("chat", "m", "ann", {"messages": b"1"})
+LEASE = KEY.lease(["fp"])
 ENTRY = Entry("m", "d", "llamacpp", "bf16", 1_000_000.0, 2_000_000.0, True, b"data: 1\n\n" * 400)
 DATA = Codec().pack(KEY.entry("fp"), ENTRY)
 
@@ -53,21 +54,21 @@ async def written(store: RedisStore, key: Key = KEY, data: bytes = DATA, fingerp
 async def fails(store: RedisStore) -> str:
     """Why a lookup fails now."""
     with pytest.raises(StoreError) as failure:
-        await store.lookup([KEY.entry("fp")], KEY.lease)
+        await store.lookup([KEY.entry("fp")], LEASE)
     return str(failure.value)
 
 
 async def test_what_was_put_is_found_under_the_best_of_its_names(valkey: StartValkey) -> None:
     async with store_at(valkey().url) as store:
-        assert (await store.lookup([KEY.entry("fp")], KEY.lease)).data is None
+        assert (await store.lookup([KEY.entry("fp")], LEASE)).data is None
         await written(store)
-        found = await store.lookup([KEY.entry("other"), KEY.entry("fp")], KEY.lease)
+        found = await store.lookup([KEY.entry("other"), KEY.entry("fp")], LEASE)
         assert found == (KEY.entry("fp"), DATA, "")
         await written(store, data=DATA + b"!", fingerprint="other")
-        assert (await store.lookup([KEY.entry("other"), KEY.entry("fp")], KEY.lease)).name == KEY.entry("other")
+        assert (await store.lookup([KEY.entry("other"), KEY.entry("fp")], LEASE)).name == KEY.entry("other")
         store.drop(KEY.entry("fp"))
         await store.flush(LIMIT_S)
-        assert (await store.lookup([KEY.entry("fp")], KEY.lease)).data is None
+        assert (await store.lookup([KEY.entry("fp")], LEASE)).data is None
 
 
 async def test_an_entry_expires(valkey: StartValkey) -> None:
@@ -91,13 +92,13 @@ async def test_many_values_are_read_at_once(valkey: StartValkey) -> None:
 async def test_a_lease_is_one_replicas_until_it_is_given_back_or_runs_out(valkey: StartValkey) -> None:
     server = valkey()
     async with store_at(server.url) as store:
-        assert (await store.lookup([KEY.entry("fp")], KEY.lease, "us")).holder == "us"
-        assert (await store.lookup([KEY.entry("fp")], KEY.lease, "them")).holder == "us"
-        assert (await store.lookup([KEY.entry("fp")], KEY.lease)).holder == ""
+        assert (await store.lookup([KEY.entry("fp")], LEASE, "us")).holder == "us"
+        assert (await store.lookup([KEY.entry("fp")], LEASE, "them")).holder == "us"
+        assert (await store.lookup([KEY.entry("fp")], LEASE)).holder == ""
         with server.client() as client:
-            assert 0 < client.pttl("paceline:" + KEY.lease) <= 5000
+            assert 0 < client.pttl("paceline:" + LEASE) <= 5000
         await written(store)
-        assert (await store.lookup([KEY.entry("fp")], KEY.lease, "them")).data == DATA
+        assert (await store.lookup([KEY.entry("fp")], LEASE, "them")).data == DATA
 
 
 class TestClearing:
@@ -140,7 +141,7 @@ class TestClearing:
             clearing = asyncio.create_task(store.clear(pattern()))
             looked = 0
             while not clearing.done():
-                await store.lookup([KEY.entry("fp")], KEY.lease)
+                await store.lookup([KEY.entry("fp")], LEASE)
                 looked += 1
             assert clearing.result() == 20_000
             assert looked > 20
@@ -161,7 +162,7 @@ class TestFaults:
             server.start()
             await until(lambda: store.available)
             await written(store)
-            assert (await store.lookup([KEY.entry("fp")], KEY.lease)).data == DATA
+            assert (await store.lookup([KEY.entry("fp")], LEASE)).data == DATA
         finally:
             await store.aclose()
         assert [record.levelname for record in caplog.records if record.name == "paceline.cache"] == ["WARNING"] * 2
@@ -184,7 +185,7 @@ class TestFaults:
             server.thaw()
             await until(lambda: store.available)
             store._lookup_s = LIMIT_S
-            assert (await store.lookup([KEY.entry("fp")], KEY.lease)).data == DATA
+            assert (await store.lookup([KEY.entry("fp")], LEASE)).data == DATA
         assert _lines(caplog) == ["reading", "reading"]
 
     async def test_killed_under_load_no_lookup_raises_anything_but_that_it_fails(self, valkey: StartValkey) -> None:
@@ -196,7 +197,7 @@ class TestFaults:
             async def look() -> None:
                 while "back" not in outcomes:
                     try:
-                        found = await store.lookup([KEY.entry("fp")], KEY.lease)
+                        found = await store.lookup([KEY.entry("fp")], LEASE)
                         if found.data == DATA:
                             outcomes.add("back" if "away" in outcomes else "hit")
                     except StoreError:
@@ -231,7 +232,7 @@ class TestFaults:
         for login in (":p%40ss%2F1@", "default:p%40ss%2F1@", "ann:s3cret@"):
             async with store_at(server.url.replace("://", f"://{login}")) as store:
                 await written(store)
-                assert (await store.lookup([KEY.entry("fp")], KEY.lease)).data == DATA
+                assert (await store.lookup([KEY.entry("fp")], LEASE)).data == DATA
 
     async def test_a_full_server_is_still_read(self, valkey: StartValkey, caplog: pytest.LogCaptureFixture) -> None:
         server = valkey(maxmemory_policy="noeviction")
@@ -244,9 +245,9 @@ class TestFaults:
                 await store.flush(LIMIT_S)
             assert store.writing.open
             assert not store.put(KEY.entry("6"), DATA, 60.0)
-            found = await store.lookup([KEY.entry("fp")], KEY.lease, "us")
+            found = await store.lookup([KEY.entry("fp")], LEASE, "us")
             assert found.data == DATA
-            assert (await store.lookup([KEY.entry("none")], KEY.lease, "us")).holder == ""
+            assert (await store.lookup([KEY.entry("none")], LEASE, "us")).holder == ""
             with server.client() as client:
                 client.config_set("maxmemory", "0")
             await until(lambda: not store.writing.open)
@@ -265,19 +266,19 @@ class TestFaults:
                 store.put(KEY.entry(f"{i}"), DATA, 60.0)
                 await store.flush(LIMIT_S)
             assert store.writing.open
-            assert (await store.lookup([KEY.entry("fp")], KEY.lease, "us")).data == DATA
-            assert (await store.lookup([KEY.entry("none")], KEY.lease, "us")).holder == ""
+            assert (await store.lookup([KEY.entry("fp")], LEASE, "us")).data == DATA
+            assert (await store.lookup([KEY.entry("none")], LEASE, "us")).holder == ""
 
     async def test_a_foreign_value_under_our_name_is_no_entry_and_is_overwritten(self, valkey: StartValkey) -> None:
         server = valkey()
         with server.client() as client:
             client.rpush("paceline:" + KEY.entry("fp"), "a list")
-            client.rpush("paceline:" + KEY.lease, "a list")
+            client.rpush("paceline:" + LEASE, "a list")
         async with store_at(server.url) as store:
-            assert await store.lookup([KEY.entry("fp")], KEY.lease, "us") == ("", None, "")
+            assert await store.lookup([KEY.entry("fp")], LEASE, "us") == ("", None, "")
             assert await store.get_many([KEY.entry("fp")]) == [None]
             await written(store)
-            assert (await store.lookup([KEY.entry("fp")], KEY.lease)).data == DATA
+            assert (await store.lookup([KEY.entry("fp")], LEASE)).data == DATA
 
     async def test_something_that_is_no_redis_is_one_line_in_the_log(
         self, scripted: Callable[..., object], caplog: pytest.LogCaptureFixture
@@ -309,11 +310,11 @@ class TestTopologies:
         async with store_at(f"redis+cluster://{hosts}") as store:
             keys = [make_key("chat", "m", "", {"messages": b"%d" % i}) for i in range(60)]
             for key in keys:
-                assert (await store.lookup([key.entry("a"), key.entry("b")], key.lease, "us")).holder == "us"
+                assert (await store.lookup([key.entry("a"), key.entry("b")], key.lease([]), "us")).holder == "us"
                 store.put(key.entry("b"), key.digest.encode(), 60.0)
             await store.flush(LIMIT_S)
             for key in keys:
-                found = await store.lookup([key.entry("a"), key.entry("b")], key.lease, "us")
+                found = await store.lookup([key.entry("a"), key.entry("b")], key.lease([]), "us")
                 assert found.data == key.digest.encode()
             assert await store.get_many([key.entry("b") for key in keys]) == [key.digest.encode() for key in keys]
             assert all(node.keys("paceline:*") for node in nodes)
@@ -342,7 +343,7 @@ class TestTopologies:
                 async with asyncio.timeout(LIMIT_S):
                     while True:
                         try:
-                            assert (await store.lookup([KEY.entry("fp")], KEY.lease)).data == DATA
+                            assert (await store.lookup([KEY.entry("fp")], LEASE)).data == DATA
                             break
                         except StoreError:
                             await asyncio.sleep(0.02)

@@ -167,8 +167,13 @@ def test_names_hide_the_scope_and_are_found_by_patterns() -> None:
 
 def test_leases_and_flights_are_no_entries() -> None:
     key = make_key("chat", "m", "", {})
-    assert not fnmatchcase(key.lease, pattern())
-    assert not fnmatchcase(key.flight, pattern())
+    assert not fnmatchcase(key.lease(["a"]), pattern())
+    assert not fnmatchcase(key.flight("me"), pattern())
+
+
+def test_a_lease_is_for_the_same_deployments_in_any_order() -> None:
+    key = make_key("chat", "m", "", {})
+    assert key.lease(["a", "b"]) == key.lease(["b", "a"]) != key.lease(["a"])
 
 
 def _reversed(value: Any) -> Any:
