@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from adapters.body import Body
 from policies.types import Capability, Operation, Precision
@@ -157,9 +156,8 @@ class Answer(ABC):
 class Adapter(ABC):
     """One engine instance. Safe to use from many tasks; owns its connection pool."""
 
-    kind: ClassVar[str]
-    label: ClassVar[str]
-    default_port: ClassVar[int | None] = None
+    kind: str
+    label: str
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from importlib import import_module, metadata
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 from adapters.base import Adapter, Answer, Call, Endpoint, EngineDescription, EngineLoad, ModelDescription
 from adapters.body import BodyError
@@ -34,6 +34,9 @@ _PARAMETERS: Final = frozenset(
 client's ``api_base`` would send the operator's key to an address of the client's choice."""
 
 _OURS: Final = frozenset(["model", "stream", "stream_options"])
+_KEPT: Final = frozenset(["baggage"])
+"""Headers that say who asks, and stay in the house; a trace's numbers mean nothing elsewhere."""
+
 _MODES: Final = {
     "chat": Capability.CHAT,
     "responses": Capability.CHAT,
@@ -58,8 +61,8 @@ class HostedAdapter(Adapter):
     table of models; a model that is not in it can chat, and whatever else the operator says.
     """
 
-    kind: ClassVar[str] = "hosted"
-    label: ClassVar[str] = "Hosted API"
+    kind = "hosted"
+    label = "Hosted API"
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
@@ -122,6 +125,8 @@ class HostedAdapter(Adapter):
             arguments["api_key"] = endpoint.api_key
         if endpoint.url:
             arguments["api_base"] = endpoint.url
+        passed_on = {name: value for name, value in call.headers if name not in _KEPT}
+        arguments["extra_headers"] = {**passed_on, **arguments.get("extra_headers", {})}
         return arguments
 
     def _describe(self, library: Any, model: str) -> ModelDescription:

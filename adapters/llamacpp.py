@@ -36,9 +36,8 @@ _BUILD: Final = re.compile(r"b(\d+)")
 class LlamaCppAdapter(OpenAIAdapter):
     """One llama-server: usually one model, in fixed slots of a fixed context."""
 
-    kind: ClassVar[str] = "llamacpp"
-    label: ClassVar[str] = "llama.cpp"
-    default_port: ClassVar[int | None] = 8080
+    kind = "llamacpp"
+    label = "llama.cpp"
     stream_fields: ClassVar[dict[str, object]] = {"return_progress": True}
     quirks: ClassVar[StreamQuirks] = StreamQuirks(usage_per_choice=True)
 

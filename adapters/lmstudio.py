@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
 
@@ -45,9 +45,8 @@ class _Models(msgspec.Struct):
 class LmStudioAdapter(OpenAIAdapter):
     """One LM Studio. It loads a model that is not resident when it is asked for."""
 
-    kind: ClassVar[str] = "lmstudio"
-    label: ClassVar[str] = "LM Studio"
-    default_port: ClassVar[int | None] = 1234
+    kind = "lmstudio"
+    label = "LM Studio"
 
     async def describe(self) -> EngineDescription:
         models = tuple(self._describe(model) for model in await self._models())

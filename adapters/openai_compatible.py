@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -18,25 +18,24 @@ from policies.types import Precision
 
 
 class OpenAICompatibleAdapter(OpenAIAdapter):
-    """Any engine with ``/v1/models`` and ``/v1/chat/completions``. Recognises what it is when it is first described.
+    """Any engine with ``/v1/models`` and ``/v1/chat/completions``: one of ``FLAVOURS``.
 
+    One of kind ``openai`` is recognised when it is described, where its answers give it away.
     Capabilities are few unless the engine is a known one: an operator who knows better says so in the configuration.
     """
 
-    kind: ClassVar[str] = "openai"
-    label: ClassVar[str] = "OpenAI-compatible"
-
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, kind: str = "openai") -> None:
         super().__init__(endpoint)
-        self._take(self.kind)
+        self._take(kind)
 
     def _take(self, kind: str) -> None:
-        self._kind = kind
-        self._flavour: Flavour = FLAVOURS.get(kind, FLAVOURS["openai"])
+        self._flavour: Flavour = FLAVOURS[kind]
+        self.kind = kind
+        self.label = self._flavour.label
 
     async def describe(self) -> EngineDescription:
-        if self._kind == "openai":
-            self._take(await kind_at(self._transport))
+        if self.kind == "openai" and (recognised := await kind_at(self._transport)) in FLAVOURS:
+            self._take(recognised)
         cards = await self._cards()
         about: dict[str, Any] = {}
         for path in self._flavour.info:
@@ -46,13 +45,7 @@ class OpenAICompatibleAdapter(OpenAIAdapter):
         if self.endpoint.model_dir:
             folder = await asyncio.to_thread(precision_of_folder, self.endpoint.model_dir)
         models = tuple(self._describe(name, {**card, **about}, folder) for name, card in cards.items())
-        known = self._kind in FLAVOURS
-        return EngineDescription(
-            self._kind if known else self.kind,
-            self._flavour.label,
-            version if isinstance(version, str) else "",
-            models,
-        )
+        return EngineDescription(self.kind, self.label, version if isinstance(version, str) else "", models)
 
     async def load(self) -> EngineLoad:
         """No gauges: only that it answers."""
@@ -91,54 +84,6 @@ class OpenAICompatibleAdapter(OpenAIAdapter):
             slots=endpoint.slots or flavour.slots,
             capabilities=flavour.capabilities,
         )
-
-
-class MlxAdapter(OpenAICompatibleAdapter):
-    """``mlx_lm.server``."""
-
-    kind = "mlx"
-    label = "MLX"
-    default_port = 8080
-
-
-class SglangAdapter(OpenAICompatibleAdapter):
-    """SGLang."""
-
-    kind = "sglang"
-    label = "SGLang"
-    default_port = 30000
-
-
-class TgiAdapter(OpenAICompatibleAdapter):
-    """Text Generation Inference."""
-
-    kind = "tgi"
-    label = "TGI"
-    default_port = 8080
-
-
-class TrtllmAdapter(OpenAICompatibleAdapter):
-    """TensorRT-LLM's ``trtllm-serve``."""
-
-    kind = "trtllm"
-    label = "TensorRT-LLM"
-    default_port = 8000
-
-
-class LlamafileAdapter(OpenAICompatibleAdapter):
-    """llamafile."""
-
-    kind = "llamafile"
-    label = "llamafile"
-    default_port = 8080
-
-
-class KoboldcppAdapter(OpenAICompatibleAdapter):
-    """KoboldCpp."""
-
-    kind = "koboldcpp"
-    label = "KoboldCpp"
-    default_port = 5001
 
 
 def _values(about: dict[str, Any], keys: tuple[str, ...]) -> list[Any]:

@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Final, cast
+from typing import Final
 
 from adapters.base import Adapter, Endpoint
+from adapters.quirks import FLAVOURS
 
 _ADAPTERS: Final = {
     "llamacpp": "adapters.llamacpp:LlamaCppAdapter",
     "vllm": "adapters.vllm:VllmAdapter",
     "ollama": "adapters.ollama.adapter:OllamaAdapter",
     "lmstudio": "adapters.lmstudio:LmStudioAdapter",
-    "mlx": "adapters.openai_compatible:MlxAdapter",
-    "sglang": "adapters.openai_compatible:SglangAdapter",
-    "tgi": "adapters.openai_compatible:TgiAdapter",
-    "trtllm": "adapters.openai_compatible:TrtllmAdapter",
-    "llamafile": "adapters.openai_compatible:LlamafileAdapter",
-    "koboldcpp": "adapters.openai_compatible:KoboldcppAdapter",
-    "openai": "adapters.openai_compatible:OpenAICompatibleAdapter",
     "hosted": "adapters.hosted:HostedAdapter",
 }
 
@@ -29,15 +23,15 @@ vLLM and TensorRT-LLM (likewise); Ollama; LM Studio; SGLang; KoboldCpp."""
 
 def kinds() -> tuple[str, ...]:
     """All kinds that ``create`` knows."""
-    return tuple(_ADAPTERS)
-
-
-def adapter_class(kind: str) -> type[Adapter]:
-    """The adapter of a kind. Raises KeyError for a kind that there is none for."""
-    module, _, name = _ADAPTERS[kind].partition(":")
-    return cast("type[Adapter]", getattr(import_module(module), name))
+    return (*_ADAPTERS, *FLAVOURS)
 
 
 def create(kind: str, endpoint: Endpoint) -> Adapter:
     """An adapter for one engine instance. Raises KeyError for an unknown kind, ValueError for a bad address."""
-    return adapter_class(kind)(endpoint)
+    if kind in FLAVOURS:
+        from adapters.openai_compatible import OpenAICompatibleAdapter
+
+        return OpenAICompatibleAdapter(endpoint, kind)
+    module, _, name = _ADAPTERS[kind].partition(":")
+    made: Adapter = getattr(import_module(module), name)(endpoint)
+    return made

@@ -50,9 +50,8 @@ class VllmAdapter(OpenAIAdapter):
     """One vLLM server: usually one model, whose requests share a batch that grows as they come."""
 
     always_stream: ClassVar[bool] = False  # a leaving client is noticed at once, streaming or not
-    kind: ClassVar[str] = "vllm"
-    label: ClassVar[str] = "vLLM"
-    default_port: ClassVar[int | None] = 8000
+    kind = "vllm"
+    label = "vLLM"
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)

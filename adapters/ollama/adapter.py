@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import dataclass
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -48,9 +48,8 @@ class OllamaAdapter(Adapter):
     context size then. ``slots`` is what OLLAMA_NUM_PARALLEL was set to: Ollama does not tell, 1 is its default.
     """
 
-    kind: ClassVar[str] = "ollama"
-    label: ClassVar[str] = "Ollama"
-    default_port: ClassVar[int | None] = 11434
+    kind = "ollama"
+    label = "Ollama"
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)

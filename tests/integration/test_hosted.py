@@ -87,6 +87,19 @@ async def test_a_whole_answer_and_embeddings_keep_their_form(hosted) -> None:
     assert [entry["embedding"] for entry in body["data"]] == [[0.5, -0.25]] * 2
 
 
+@pytest.mark.parametrize(("operation", "body"), [(Operation.CHAT, None), (Operation.EMBEDDINGS, {"input": "a"})])
+async def test_a_trace_goes_on_at_the_provider_and_who_asked_stays_in_the_house(hosted, operation, body) -> None:
+    adapter, engine = hosted
+    engine.always(chat())
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    headers = (("traceparent", trace), ("baggage", "user=alice"))
+    await read_all(await adapter.send(hosted_call(body=body, operation=operation, stream=False, headers=headers)))
+    received = engine.requests[0].headers
+    assert received["traceparent"] == trace
+    assert received["authorization"] == "Bearer sk-secret"
+    assert "baggage" not in received
+
+
 async def test_tool_calls_survive_the_trip(hosted) -> None:
     adapter, engine = hosted
     function = {"name": "f", "arguments": '{"a": 1}'}
