@@ -13,6 +13,7 @@ from measure.compare_metrics import METRICS, Drift, Finding, drift_of, find
 from measure.compare_notes import cautions, drift_note
 from measure.compare_variables import NAMES, Difference, Key, NotComparable, differences, key, setting_names
 from measure.compare_words import verdict
+from measure.record_fields import identity
 from measure.records import Record
 
 
@@ -92,8 +93,9 @@ def compare(
     ``NotComparable``.
     """
     _require_known(allow, [*before, *after])
-    if shared := sum(record in after for record in before):
-        raise NotComparable(f"both selections hold the same records ({shared})", fix="Narrow one of them.")
+    now = {identity(record) for record in after}
+    if shared := now.intersection(identity(record) for record in before):
+        raise NotComparable(f"both selections hold the same records ({len(shared)})", fix="Narrow one of them.")
     failed = [f"{key(record)}: {record.failed}" for record in (*before, *after) if not record.runs]
     before, after = [r for r in before if r.runs], [r for r in after if r.runs]
     for side, records in zip(sides, (before, after), strict=True):
@@ -108,7 +110,7 @@ def compare(
         raise NotComparable("no cell is on both sides", fix="\n  ".join(left_out))
     if not {record.fingerprint for record in before}.isdisjoint(record.fingerprint for record in after):
         # The same thing on both sides: what differs between them is what is asked, and no part of the answer.
-        history = [record for record in history if record not in after]
+        history = [record for record in history if identity(record) not in now]
     overall, cells, drifts = _findings(matched.pairs, history)
     allowed = tuple(difference for difference in found if difference.name in allow)
     notes = (drift_note(drifts), *cautions(before, after, sides))

@@ -11,6 +11,7 @@ import typer
 from gateway.cli.lazy import CONTEXT
 from gateway.cli.options import Config, Json
 from gateway.cli.output import UserError, print_json, styled, write, write_file
+from gateway.cli.plots import drawable, plot_records
 from gateway.cli.record_store import all_records, record_store
 from gateway.cli.selections import HELP, fields_help, selecting
 
@@ -39,6 +40,10 @@ def listing(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Write there, not to standard output.")
     ] = None,
+    plot: Annotated[
+        list[Path] | None,
+        typer.Option("--plot", metavar="FILE", help="Draw them into FILE.svg or FILE.png instead. Can be repeated."),
+    ] = None,
     limit: Annotated[
         int | None, typer.Option("--limit", "-n", min=1, help=f"The newest N. Left out: {SHOWN} in a table, else all.")
     ] = None,
@@ -57,11 +62,14 @@ def listing(
     if fields:
         write(fields_help())
         return
+    pictures = [drawable(path) for path in plot or ()]
     found = _select(where, config) if where else _all(config)
-    if form == "table" and not as_json and limit is None:
+    if form == "table" and not as_json and not pictures and limit is None:
         limit = SHOWN
     shown = found[:limit]
-    if as_json:
+    if pictures:
+        _draw(shown, pictures)
+    elif as_json:
         _emit(_json(shown), output)
     elif form == "table":
         from gateway.cli.record_table import record_table
@@ -152,6 +160,12 @@ def _exported(found: list[Record], form: str, output: Path | None) -> bytes:
         return export(found, Format(form))
     except MissingExtra as missing:
         raise UserError(missing.message, fix=missing.fix) from None
+
+
+def _draw(found: list[Record], pictures: list[Path]) -> None:
+    for path in pictures:
+        plot_records(found, path)
+        write(f"{path} is written", sys.stderr)
 
 
 def _emit(data: bytes, output: Path | None) -> None:

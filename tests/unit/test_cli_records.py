@@ -169,6 +169,13 @@ def test_a_comparison_draws_both_kinds_of_pictures(tmp_path: Path) -> None:
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
+def test_all_records_can_be_drawn_into_one_picture(tmp_path: Path) -> None:
+    done("records", "--plot", "fleet.svg")
+    drawn = (tmp_path / "fleet.svg").read_text()
+    assert all(name in drawn for name in ("smol-int4", "smol-int8", "qwen"))
+    assert "a run to draw" in refused("records", "--where", "kind=pair", "--plot", "pairs.svg").message
+
+
 def test_a_picture_that_cannot_be_drawn_is_refused_before_anything_is_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

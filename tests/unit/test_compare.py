@@ -161,7 +161,8 @@ def test_a_variable_that_does_not_exist_is_answered_with_the_near_one() -> None:
 
 def test_a_side_that_holds_several_is_refused_unless_that_is_allowed() -> None:
     mixed = [cell(), cell(INT8, prompt=256)]
-    newer = [cell(replace(INT4, engine_version="b2")), cell(replace(INT8, engine_version="b2"), prompt=256)]
+    updated = [replace(of, engine_version="b2", fingerprint=f"b2 {of.id}") for of in (INT4, INT8)]
+    newer = [cell(updated[0]), cell(updated[1], prompt=256)]
     error = refusal(mixed, newer)
     assert "several of: precision" in error.message
     assert [d.name for d in compare(mixed, newer, allow=["precision"]).differs] == ["version"]
