@@ -22,7 +22,7 @@ def told(verdict: QualityVerdict) -> str:
                 each.title,
                 each.tell(each.value),
                 f"{each.tell(each.low)} to {each.tell(each.high)}",
-                each.tell(each.tolerated),
+                each.limit,
                 "passed" if each.passed else "failed",
             )
             for each in verdict.measures

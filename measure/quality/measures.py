@@ -52,18 +52,24 @@ class Measure:
         """What it is, for a table."""
         return TITLES[self.name]
 
+    @property
+    def limit(self) -> str:
+        """What is tolerated, in words."""
+        most = self.tell(self.tolerated)
+        return f"at most {most}" if self.tolerated_low is None else f"{self.tell(self.tolerated_low)} to {most}"
+
     def tell(self, value: float) -> str:
         """Return a value of this measure in its unit."""
         if self.unit == "share":
-            return f"{value:.1%}".replace("%", " %")
+            return f"{value:.1%}"
         return f"×{value:.2f}" if self.unit == "factor" else f"{value:.4f} nats"
 
 
 TITLES = {
     "likelihood": "log-probability lost per token",
-    "agreement": "words that differ from the baseline's, behind the same text",
-    "answers": "good answers lost (less those gained)",
-    "loops": "answers that became loops (less those that no longer are)",
+    "agreement": "words that differ behind the same text",
+    "answers": "good answers lost, less those gained",
+    "loops": "answers that became loops, less those that no longer are",
     "length": "length of the answers",
 }
 

@@ -81,11 +81,8 @@ def _summary(verdict: QualityVerdict) -> str:
 def _measures(verdict: QualityVerdict) -> Rows:
     rows = []
     for each in verdict.measures:
-        limit = f"at most {each.tell(each.tolerated)}"
-        if each.tolerated_low is not None:
-            limit = f"{each.tell(each.tolerated_low)} to {each.tell(each.tolerated)}"
         interval = f"{each.tell(each.low)} to {each.tell(each.high)}"
-        rows.append((each.title, each.tell(each.value), interval, limit, "passed" if each.passed else "failed"))
+        rows.append((each.title, each.tell(each.value), interval, each.limit, "passed" if each.passed else "failed"))
     return rows
 
 

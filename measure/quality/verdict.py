@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import msgspec
 
-from measure.quality.measures import TITLES, Measure, measures_of
+from measure.quality.measures import Measure, measures_of
 from measure.quality.pairs import Pair
 from policies.types import Deployment, Precision, Quality
 
@@ -154,17 +154,8 @@ def _score(category: str, pairs: Sequence[Pair]) -> Score:
 
 
 def _reason(measure: Measure) -> str:
-    value, low, high = (measure.tell(each) for each in (measure.value, measure.low, measure.high))
-    limit = f"at most {measure.tell(measure.tolerated)}"
-    if measure.tolerated_low is not None:
-        limit = f"{measure.tell(measure.tolerated_low)} to {measure.tell(measure.tolerated)}"
-    doubt = "" if measure.shown else ", so that more than the tolerated cannot be ruled out"
-    return f"{TITLES[measure.name]}: {value} ({low} to {high}){doubt}, tolerated is {limit}"
-
-
-def restored(plain: Mapping[str, Any]) -> QualityVerdict | None:
-    """Return the verdict that ``to_dict`` wrote; ``None`` when another version wrote it otherwise."""
-    try:
-        return msgspec.convert(plain, QualityVerdict)
-    except msgspec.ValidationError:
-        return None
+    if measure.shown:
+        found = measure.tell(measure.value)
+    else:
+        found = f"{measure.tell(measure.low)} to {measure.tell(measure.high)} cannot be ruled out"
+    return f"{measure.title}: {found}, tolerated is {measure.limit}"

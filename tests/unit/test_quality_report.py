@@ -84,7 +84,7 @@ def test_a_report_has_verdict_measures_scores_and_both_answers(render: object) -
 
 
 def test_html_is_well_formed_and_needs_nothing_else() -> None:
-    report = to_html([comparison(pairs((2, EVIL, EVIL + "x"), (30, GOOD, GOOD)))])
+    report = to_html([comparison(pairs((2, EVIL, EVIL + EVIL), (2, GOOD, EVIL), (30, GOOD, GOOD)))])
     tags = Tags()
     tags.feed(report)
     assert tags.open == []

@@ -39,6 +39,7 @@ def test_a_text_that_ends_in_rounds_is_a_loop(text: str) -> None:
         "1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14",
         "cat cat cat cat cat cat cat cat cat cat, and then the dog came along.",
         "The cat sat on the mat. The dog sat on the mat.",
+        "A beginning that is long enough for anything to come back. " + "The cat is out again. " * 2,
         "1. Banana\n2. Apple\n3. Grape\n4. Melon\n5. Orange",
     ],
 )

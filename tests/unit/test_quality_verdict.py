@@ -153,4 +153,4 @@ def test_another_template_is_pointed_out() -> None:
 def test_a_verdict_is_plain_json() -> None:
     measure = measured(pairs((PLENTY, GOOD, GOOD)))["length"]
     assert json.loads(json.dumps(measure.tell(1.0))) == "×1.00"
-    assert measured(pairs((PLENTY, GOOD, GOOD)))["answers"].tell(0.125) == "12.5 %"
+    assert measured(pairs((PLENTY, GOOD, GOOD)))["answers"].tell(0.125) == "12.5%"
