@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from adapters.base import Answer, Call, Outcome
 from adapters.errors import EngineError, Loading
 from policies.breaker import Pass
-from policies.ledger import Lease
+from policies.lease import Lease
 from policies.types import Candidate, Health
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 _COMPANY = (0.1, 1.0, 3.0)
 """Requests beside a prediction from which it counts as having little, some and much company."""
 _WINDOW = 200
+_SCALE_RATE = 0.05
+_LEAST_SCALE, _MOST_SCALE = 0.25, 4.0
 
 
 class Spread:
@@ -56,14 +58,15 @@ class Intervals:
     """Spreads by the company that a request has, since what comes later is what a prediction cannot know.
 
     Company is the number of other requests that are there when a request is predicted, or that usually run beside one
-    (which is the arrival rate times the time that one takes). More of it never has a narrower interval. The last 200
-    outcomes are remembered.
+    (which is the arrival rate times the time that one takes). More of it never has a narrower interval. All are scaled
+    so that what was promised holds. The last 200 outcomes are remembered.
     """
 
-    __slots__ = ("_held", "_spreads", "_widths")
+    __slots__ = ("_held", "_scale", "_spreads", "_widths")
 
     def __init__(self) -> None:
         self._spreads = [Spread() for _ in range(len(_COMPANY) + 1)]
+        self._scale = 1.0
         self._held: deque[bool] = deque(maxlen=_WINDOW)
         self._set_widths()
 
@@ -83,7 +86,10 @@ class Intervals:
 
     def judge(self, actual_s: float, predicted_s: float, spread: float) -> None:
         """Count whether an interval that was given to somebody held."""
-        self._held.append(abs(actual_s / predicted_s - 1.0) <= spread)
+        held = abs(actual_s / predicted_s - 1.0) <= spread
+        self._held.append(held)
+        scale = self._scale * exp(_SCALE_RATE * (-0.2 if held else 0.8))
+        self._scale = max(_LEAST_SCALE, min(_MOST_SCALE, scale))
 
     def learn(self, actual_s: float, predicted_s: float, company: float) -> None:
         """Take one outcome: widen or narrow the interval for such company."""
@@ -91,12 +97,19 @@ class Intervals:
         self._set_widths()
 
     def _set_widths(self) -> None:
-        """A place where nothing was seen yet is as wide as the one before it, when that is wider than its start."""
-        self._widths = list(accumulate((spread.half_width for spread in self._spreads), max))
+        """A place where nothing was seen yet is as wide as the one before it, or the next one, or the start."""
+        seen = [spread.half_width if spread.seen else 0.0 for spread in self._spreads]
+        first = next((width for width in seen if width), Spread.START)
+        self._widths = list(accumulate(seen, max, initial=0.0))[1:]
+        self._widths = [self._scale * (width or first) for width in self._widths]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values only."""
-        return {"spreads": [[s.half_width, s.seen] for s in self._spreads], "held": [int(held) for held in self._held]}
+        return {
+            "spreads": [[spread.half_width, spread.seen] for spread in self._spreads],
+            "scale": self._scale,
+            "held": [int(held) for held in self._held],
+        }
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Intervals:
@@ -106,6 +119,7 @@ class Intervals:
         if len(spreads) != len(intervals._spreads):
             raise ValueError(f"intervals need {len(intervals._spreads)} spreads")
         intervals._spreads = spreads
+        intervals._scale = max(_LEAST_SCALE, min(_MOST_SCALE, float(plain["scale"])))
         intervals._held.extend(bool(held) for held in plain["held"])
         intervals._set_widths()
         return intervals

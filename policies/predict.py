@@ -12,10 +12,11 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from policies.contention import NOBODY, Beside
+from policies.contention import NOBODY, Beside, Contention
 from policies.interval import Coverage
 from policies.profile import Profile
 from policies.types import (
+    NO_COMPANY,
     BatchSample,
     Deployment,
     Estimate,
@@ -27,6 +28,7 @@ from policies.types import (
     PairSample,
     RequestFacts,
     SpeedSample,
+    Usual,
 )
 
 UNKNOWN_LOAD_S = 10.0
@@ -123,7 +125,7 @@ class Predictor:
             decode_s = (output_tokens - 1) * speed.tpot.at(prompt_tokens + output_tokens // 2, now)
         uncached = prompt_tokens - profile.opening_tokens
         prefill_s = speed.prefill.at(uncached if uncached > 1 else 1, now)
-        return Estimate(0.0, 0.0, prefill_s, decode_s, profile.usual_spread, 0.0, profile.company)
+        return Estimate(0.0, 0.0, prefill_s, decode_s, profile.usual_spread, 0.0, 0.0, profile.company)
 
     def estimate(
         self,
@@ -133,6 +135,7 @@ class Predictor:
         now: float,
         beside: Beside = NOBODY,
         own: Beside | None = None,
+        usual: Usual = NO_COMPANY,
     ) -> Estimate | None:
         """Predict a request on a deployment beside what other deployments on its hardware do; ``None`` if unmeasured.
 
@@ -156,8 +159,8 @@ class Predictor:
         if own is None:
             own = _work(profile, load, now, prompt)
         company = profile.company
-        if own is NOBODY and beside is NOBODY:
-            return Estimate(0.0, load_s, prefill_s, decode_s, profile.usual_spread, cost_s, company)
+        if own is NOBODY and beside is NOBODY and usual is NO_COMPANY:
+            return Estimate(0.0, load_s, prefill_s, decode_s, profile.usual_spread, cost_s, 0.0, company)
         decoding, prefilling, owed_decode_s, owed_prefill_s = own
         contention = profile.contention
         queue_s = 0.0
@@ -168,14 +171,35 @@ class Predictor:
             queue_s = (owed_prefill_s + owed_decode_s) * batch / deployment.slots * (ahead - later) / max(ahead, 1.0)
             own = within(own, later)
         first_s, lost_s, others_s = contention.effects(own, later, beside, queue_s, prefill_s, decode_s)
+        next_s = 0.0
+        if usual is not NO_COMPANY:
+            after_s, next_s = _of_the_next(contention, usual, deployment.slots, prefill_s, decode_s)
+            lost_s += after_s
         if beside is not NOBODY:
             ahead += beside.decoding + beside.prefilling
         if ahead > company:
             company = ahead
         spread = profile.intervals.half_width(company)
         return Estimate(
-            queue_s, load_s, prefill_s + first_s, decode_s + lost_s - first_s, spread, cost_s + others_s, company
+            queue_s,
+            load_s,
+            prefill_s + first_s,
+            decode_s + lost_s - first_s,
+            spread,
+            cost_s + others_s,
+            next_s,
+            company,
         )
+
+    def later_s(self, facts: RequestFacts, deployment: Deployment, held_tokens: int, usual: Usual, now: float) -> float:
+        """Return what a further request with the same beginning costs there, when that is in its cache, in the usual
+        company: its total and what it costs those who come. Only for deployments that are measured."""
+        profile = self._profiles[deployment.fingerprint]
+        prompt, output = facts.prompt_tokens, facts.expected_output
+        prefill_s = profile.speed.prefill.at(max(1, prompt - held_tokens), now)
+        decode_s = profile.speed.decode_s(prompt, output, now)
+        lost_s, delayed_s = _of_the_next(profile.contention, usual, deployment.slots, prefill_s, decode_s)
+        return prefill_s + decode_s + lost_s + delayed_s
 
     def _keep(self, fingerprint: str, profile: Profile) -> None:
         self._profiles[fingerprint] = profile
@@ -211,6 +235,24 @@ def _work(profile: Profile | None, load: LoadView, now: float, context: int) -> 
     speed = profile.speed
     read_s = read * speed.prefill.per_token_s(now) if read else 0.0
     return Beside(decoding, prefilling, write * speed.tpot.at(context, now), read_s)
+
+
+def _of_the_next(
+    contention: Contention, usual: Usual, slots: int | None, prefill_s: float, decode_s: float
+) -> tuple[float, float]:
+    """Return the seconds that a request loses to those who usually come while it runs, and those that they lose to it,
+    should they all be sent where it is.
+
+    Those that are there already are done half way through, in the mean; the next ones take their places. They are taken
+    to be like this one. Whoever finds no slot waits for a part of what this one takes.
+    """
+    decoding, prefilling = usual
+    later = 0.5 * (decoding + prefilling)
+    come = Beside(0.5 * decoding, 0.5 * prefilling, later * decode_s, later * prefill_s)
+    before_s, lost_s, delayed_s = contention.effects(come, later, NOBODY, 0.0, prefill_s, decode_s)
+    if slots is not None and decoding + prefilling > slots - 1.0:
+        delayed_s += (decoding + prefilling - slots + 1.0) * (prefill_s + decode_s + lost_s - before_s) / slots
+    return lost_s - before_s, delayed_s
 
 
 def within(work: Beside, most: float) -> Beside:

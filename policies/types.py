@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from policies.value import value
 
@@ -184,6 +185,8 @@ class RequestFacts:
     objective: Objective = Objective.LATENCY
     pinned: str = ""
     """A deployment id that the caller insists on (``x-paceline-deployment``)."""
+    further: float = 0.0
+    """How many requests will probably begin with this prompt: where they go, it is in the cache then (``Turns``)."""
     deadline_s: float | None = None
     """Seconds from now until the whole answer is wanted. Who is predicted to meet it comes before who is not."""
 
@@ -219,6 +222,20 @@ class LoadView:
     """Why it is down or loading, for a person."""
 
 
+IDLE = LoadView()
+"""Up, loaded, and nothing runs or waits there."""
+
+
+class Usual(NamedTuple):
+    """How many others decode, and how many read or wait, beside a request on some hardware: the mean over its life."""
+
+    decoding: float = 0.0
+    prefilling: float = 0.0
+
+
+NO_COMPANY = Usual()
+
+
 @value
 class Estimate:
     """A prediction in seconds. ``total_s`` = queue + load + prefill + decode; ``ttft_s`` lacks decode.
@@ -233,6 +250,8 @@ class Estimate:
     decode_s: float
     spread: float
     cost_to_others_s: float = 0.0
+    cost_to_next_s: float = 0.0
+    """The delay that it adds to those who usually come while it runs, should they be sent to the same place."""
     company: float = 0.0
     """Other requests that are there, or usually come while one runs: what the spread is chosen by."""
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from policies.predict import Predictor
-from policies.route import FleetView
 from policies.types import Capability, Deployment, Hardware, LoadView, PairSample, Precision, SpeedSample
+from policies.view import FleetView
 
 ALL = frozenset(Capability)
 NOW = 1000.0

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import partial
 
 from rich.console import Console
 from rich.table import Table
@@ -48,7 +49,7 @@ async def _decisions(count: int, rounds: int) -> dict[str, float]:
         fleet = make_fleet(count, hosts=hosts)
         try:
             make_busy(fleet, busy)
-            row[name] = round(_quickest_us(lambda fleet=fleet: fleet.route(ASK), rounds), 1)
+            row[name] = round(_quickest_us(partial(fleet.route, ASK), rounds), 1)
         finally:
             await fleet.aclose()
     return row

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.predict import Predictor
-from policies.route import FleetView, route
+from policies.route import route
 from policies.selector import selects
 from policies.types import (
     Capability,
@@ -23,6 +23,7 @@ from policies.types import (
     Quality,
     RequestFacts,
 )
+from policies.view import FleetView
 
 law = settings(max_examples=80, deadline=None)
 _SELECTORS = ("", "", "", "int8+", "int4", "fp16", "bf16+", "vllm", "llama.cpp", "d1", "Q4_K_M", "nonsense")

@@ -9,7 +9,8 @@ from fleets import deployment
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.ledger import Lease, Ledger, Work
+from policies.lease import Lease
+from policies.ledger import Ledger, Work
 from policies.types import Hardware
 
 
