@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from starlette.exceptions import HTTPException
 
 from gateway import __version__
@@ -18,6 +19,9 @@ from gateway.openapi import inference_paths
 
 DESCRIPTION = """One endpoint in front of the engines on this machine. Each request goes to the deployment that will
 finish it first, at the precision that was asked for; response headers say which, and why."""
+
+_API_PAGE = Path(__file__).with_name("api_page.html")
+"""Shows what stands in `/openapi.json` and sends requests; FastAPI's own takes its scripts from a foreign network."""
 
 
 class Pages(FastAPI):
@@ -34,7 +38,7 @@ class Pages(FastAPI):
 
 def build_pages(house: House) -> Pages:
     """Return the application for all paths but the inference routes."""
-    app = Pages(title="Paceline", version=__version__, description=DESCRIPTION)
+    app = Pages(title="Paceline", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     _add_routes(app, house)
     app.include_router(admin_router(house))
     app.add_exception_handler(ApiError, _on_api_error)
@@ -45,6 +49,10 @@ def build_pages(house: House) -> Pages:
 
 def _add_routes(app: FastAPI, house: House) -> None:
     fleet = house.fleet
+
+    @app.get("/docs", include_in_schema=False)
+    async def api_page() -> HTMLResponse:
+        return HTMLResponse(_API_PAGE.read_bytes())
 
     @app.get("/health", tags=["state"], summary="Whether the process is alive")
     async def health() -> dict[str, str]:

@@ -445,6 +445,14 @@ def test_a_configured_page_may_ask_first_call_and_read_our_headers(scripted: Scr
 # OpenAPI
 
 
+def test_the_page_for_people_needs_no_foreign_network(client: httpx.Client) -> None:
+    page = client.get("/docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert '"openapi.json"' in page.text
+    assert "//" not in page.text.replace("<!--", "")
+    assert client.get("/redoc").status_code == 404
+
+
 def test_the_openapi_description_has_every_path_and_holds_together(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()
     assert described["openapi"].startswith("3.")
