@@ -117,6 +117,20 @@ class TestDerivedPrecisions:
             before, after = (gguf.dequantize(t.data, t.tensor_type) for t in (given[name], made[name]))
             np.testing.assert_allclose(after, before, atol=0.02)
 
+    def test_noise_harms_matrices_by_its_share_and_the_same_way_each_time(
+        self, derived: gguf.GGUFReader, source: Path, tmp_path: Path, name: str
+    ) -> None:
+        files = [tmp_path / f"{number}.gguf" for number in range(2)]
+        for file in files:
+            precision.derive(str(source), str(file), name, 0.25)
+        first, second = ({t.name: t for t in gguf.GGUFReader(file).tensors} for file in files)
+        for tensor in derived.tensors:
+            harmed = gguf.dequantize(first[tensor.name].data, first[tensor.name].tensor_type)
+            whole = gguf.dequantize(tensor.data, tensor.tensor_type)
+            assert (first[tensor.name].data == second[tensor.name].data).all()
+            expected = 0.25 * whole.std() if len(tensor.shape) > 1 else 0.0
+            assert (harmed - whole).std() == pytest.approx(expected, rel=0.15)
+
     def test_the_other_metadata_is_kept(self, derived: gguf.GGUFReader) -> None:
         kept = {key: derived.fields[key].contents() for key in ("general.architecture", "llama.block_count")}
         assert kept == {"general.architecture": "llama", "llama.block_count": 3}
