@@ -22,7 +22,7 @@ from measure.verdicts import Verdict, standings
 from policies.breaker import Breaker, Change, Pass, State
 from policies.ledger import Ledger
 from policies.retry import RetryBudget
-from policies.route import FleetView, route
+from policies.route import route
 from policies.selector import resolve_model, selects
 from policies.types import (
     Candidate,
@@ -35,6 +35,7 @@ from policies.types import (
     Operation,
     RequestFacts,
 )
+from policies.view import FleetView
 
 logger = logging.getLogger("paceline.fleet")
 
@@ -109,6 +110,9 @@ class Fleet:
         deployments = tuple(each.deployment for each in standing)
         self._quality_why = {each.deployment.id: each.why for each in standing}
         if deployments != self.deployments:
+            before = {deployment.id: deployment.fingerprint for deployment in self.deployments}
+            # Another version or other weights behind the same name: an engine that was started anew holds nothing.
+            self.learned.prefixes.keep({d.id for d in deployments if before.get(d.id) == d.fingerprint})
             self.deployments = deployments
             self._by_deployment = {d.id: engine for engine in self._engines.values() for d in engine.deployments}
             by_model: dict[str, list[Deployment]] = {}
@@ -178,7 +182,7 @@ class Fleet:
         foreign = (
             engine
             for engine in self._engines.values()
-            if (engine.foreign_running or engine.foreign_waiting)
+            if False
             and any(deployment.hardware.shares(hardware) for deployment in engine.deployments)
         )
         return next(foreign, None) is None
@@ -205,6 +209,7 @@ class Fleet:
             scope=wishes.caller,
             objective=wishes.objective or (settings and settings.objective) or self._routing.objective,
             pinned=wishes.pinned,
+            further=self.learned.turns.further(model, wishes.caller),
             deadline_s=left_s,
         )
 
@@ -239,6 +244,7 @@ class Fleet:
             last_used=self._last_used,
             now=now,
             cost_to_others=self._routing.cost_to_others,
+            usual=self._ledger.usual(),
         )
 
     def _loads(self, facts: RequestFacts, now: float) -> dict[str, LoadView]:

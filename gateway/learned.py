@@ -13,6 +13,7 @@ from measure.records import Run
 from policies.predict import Predictor
 from policies.prefix import PrefixMemory
 from policies.tokens import OutputLength, TokenRatio
+from policies.turns import Turns
 from policies.types import BatchSample, Deployment, Observation, Operation, PairSample, SpeedSample
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Learned:
         self.ratio = TokenRatio()
         self.output = OutputLength()
         self.prefixes = PrefixMemory()
+        self.turns = Turns()
         self._samples: dict[str, tuple[SpeedSample, ...]] = {}
         self._pairs: dict[str, dict[tuple[str, str], PairSample]] = {}
         self._batches: dict[str, tuple[BatchSample, ...]] = {}
@@ -146,6 +148,8 @@ class Learned:
             capacity = (deployment.context or 0) * (deployment.slots or 1) or None
             whole = outcome.prompt_tokens + (outcome.output_tokens or 0)
             block = self.block_tokens(facts.model)
+            held = max(self.prefixes.holders(facts.prefix, block, outcome.prompt_tokens).values(), default=0)
+            self.turns.learn(facts.model, facts.scope, continues=2 * held > outcome.prompt_tokens)
             self.prefixes.remember(deployment.id, facts.prefix, block, capacity, whole_tokens=whole)
         self._observe(_observation(attempt, outcome), attempt.ended_at)
 
