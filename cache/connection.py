@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -14,6 +15,10 @@ CONNECT_LIMIT_S: Final = 1.0
 ANSWER_LIMIT_S: Final = 2.0
 """For what no request waits for."""
 MOST_CONNECTIONS: Final = 64
+
+
+class UnknownScript(StoreError):
+    """The server has not seen this script, or has forgotten it."""
 
 
 class Client(Protocol):
@@ -34,10 +39,26 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A client, and those that it asks who its master is."""
+    """A client, and those that it asks who its master is. What goes wrong is a ``StoreError``."""
 
     client: Client
     sentinels: tuple[Client, ...] = ()
+
+    async def ask(self, *command: Any, limit_s: float = ANSWER_LIMIT_S) -> Any:
+        """Send a command and return its result."""
+        with told(limit_s):
+            async with asyncio.timeout(limit_s):
+                return await self.client.execute_command(*command)
+
+    async def ask_all(self, commands: Iterable[tuple[Any, ...]], *, limit_s: float = ANSWER_LIMIT_S) -> list[Any]:
+        """Send many at once and return their results, exceptions among them."""
+        with told(limit_s):
+            pipeline = self.client.pipeline(transaction=False)
+            for command in commands:
+                pipeline.execute_command(*command)
+            async with asyncio.timeout(limit_s):
+                results: list[Any] = await pipeline.execute(raise_on_error=False)
+                return results
 
     async def aclose(self) -> None:
         """Close all of it; raises nothing."""
@@ -46,7 +67,17 @@ class Connection:
                 await client.aclose()
 
 
-def connect(address: Address, *, answer_limit_s: float = ANSWER_LIMIT_S, most: int = MOST_CONNECTIONS) -> Connection:
+@contextlib.contextmanager
+def told(limit_s: float) -> Iterator[None]:
+    """Turn what redis-py raises into ``StoreError``."""
+    try:
+        yield
+    except faults() as error:
+        late = isinstance(error, TimeoutError) and not str(error)
+        raise StoreError(f"no answer within {limit_s * 1000:.0f} ms") if late else translate(error) from None
+
+
+def connect(address: Address, most: int = MOST_CONNECTIONS) -> Connection:
     """Return a connection, which connects when it is used first. Its calls are tried once: a cache does not insist.
 
     To be called in a thread the first time, since it imports.
@@ -58,7 +89,8 @@ def connect(address: Address, *, answer_limit_s: float = ANSWER_LIMIT_S, most: i
 
     common: dict[str, Any] = {
         **address.options(),
-        "socket_timeout": answer_limit_s,
+        # Its own limit starts a task for each write, and can swallow a cancellation; ours are around each call.
+        "socket_timeout": None,
         "socket_connect_timeout": CONNECT_LIMIT_S,
         "retry": Retry(NoBackoff(), 0),
         "max_connections": most,
@@ -94,6 +126,8 @@ def faults() -> tuple[type[BaseException], ...]:
 
 def translate(error: BaseException) -> StoreError:
     """Return what went wrong in one line."""
+    if type(error).__name__ == "NoScriptError":
+        return UnknownScript(str(error))
     said = str(error).strip().rstrip(".") or type(error).__name__
     return StoreError(said.splitlines()[0][:200])
 

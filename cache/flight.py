@@ -5,21 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine, Hashable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
-Head = TypeVar("Head")
+from cache.head import Head
+
 MOST_BYTES: Final = 4 << 20
 """What a flight holds for those who come later; beyond it nobody new may join, and it waits for its slowest reader."""
 
 
-class Flight(Generic[Head]):
+class Flight:
     """An answer that a task of its own fetches piece by piece.
 
     ``head`` is what readers have to know before the first piece. The task ends with the last reader: nobody waits for
     it then. It is the task that calls ``take_off``, ``add``, ``finish`` and ``fail``.
     """
 
-    def __init__(self, on_closed: Callable[[Flight[Head]], None], most_bytes: int = MOST_BYTES) -> None:
+    def __init__(self, on_closed: Callable[[Flight], None], most_bytes: int = MOST_BYTES) -> None:
         self.head: Head | None = None
         self.done = False
         self.joined = 0
@@ -32,7 +33,7 @@ class Flight(Generic[Head]):
         self._first = 0  # the number of the piece that is the first in the list
         self._bytes = 0
         self._most_bytes = most_bytes
-        self._readers: set[Reader[Head]] = set()
+        self._readers: set[Reader] = set()
         self._waiters: list[asyncio.Future[None]] = []
         self._room: asyncio.Future[None] | None = None
         self._on_closed = on_closed
@@ -95,6 +96,11 @@ class Flight(Generic[Head]):
             self._wake()
 
     @property
+    def holds_all(self) -> bool:
+        """Whether somebody could still read it from its beginning."""
+        return not self._first
+
+    @property
     def pieces(self) -> list[bytes]:
         """All pieces so far; empty when some are forgotten, because it is too large."""
         return [] if self._first else self._pieces
@@ -118,7 +124,7 @@ class Flight(Generic[Head]):
 
     # --- the readers' side
 
-    def join(self) -> Reader[Head]:
+    def join(self) -> Reader:
         """Return a reader, to be left at the end. Only while it holds all its pieces."""
         assert self._first == 0
         reader = Reader(self)
@@ -126,7 +132,7 @@ class Flight(Generic[Head]):
         self.joined += 1
         return reader
 
-    def leave(self, reader: Reader[Head]) -> None:
+    def leave(self, reader: Reader) -> None:
         """Take a reader out; with the last one the call ends."""
         self._readers.discard(reader)
         if not self._readers and not self.done and self._task is not None:
@@ -142,7 +148,7 @@ class Flight(Generic[Head]):
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
 
-    async def read(self, reader: Reader[Head]) -> bytes | None:
+    async def read(self, reader: Reader) -> bytes | None:
         """Return all that the reader does not have yet, ``None`` at the end. Raises what the task failed with."""
         while True:
             start = reader.position - self._first
@@ -161,16 +167,16 @@ class Flight(Generic[Head]):
             await waiter
 
 
-class Reader(Generic[Head]):
+class Reader:
     """One who reads a flight: ``with flight.join() as reader``."""
 
     __slots__ = ("flight", "position")
 
-    def __init__(self, flight: Flight[Head]) -> None:
+    def __init__(self, flight: Flight) -> None:
         self.flight = flight
         self.position = 0
 
-    def __enter__(self) -> Reader[Head]:
+    def __enter__(self) -> Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -185,33 +191,31 @@ class Abandoned(Exception):
     """The task was ended before the answer was whole: nobody waited for it any more, or this process stops."""
 
 
-class Flights(Generic[Head]):
+class Flights:
     """The flights of this process that can be joined, by what they answer."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._open: dict[Hashable, Flight[Head]] = {}
-        self._all: set[Flight[Head]] = set()
+        self._open: dict[Hashable, Flight] = {}
+        self._all: set[Flight] = set()
         self._most_bytes = most_bytes
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def find(self, id_: Hashable) -> Flight[Head] | None:
+    def find(self, id_: Hashable) -> Flight | None:
         """Return the flight that answers this, if one can be joined."""
         return self._open.get(id_)
 
-    def begin(
-        self, id_: Hashable, drive: Callable[[Flight[Head]], Coroutine[Any, Any, None]]
-    ) -> tuple[Flight[Head], Reader[Head]]:
+    def begin(self, id_: Hashable, drive: Callable[[Flight], Coroutine[Any, Any, None]]) -> tuple[Flight, Reader]:
         """Start a flight that ``drive`` fetches, and join it."""
 
-        def closed(flight: Flight[Head]) -> None:
+        def closed(flight: Flight) -> None:
             if self._open.get(id_) is flight:
                 del self._open[id_]
             if flight.done:
                 self._all.discard(flight)
 
-        flight: Flight[Head] = Flight(closed, self._most_bytes)
+        flight: Flight = Flight(closed, self._most_bytes)
         self._open[id_] = flight
         self._all.add(flight)
         reader = flight.join()

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from cache.address import Address
 from cache.breaker import Breaker, StoreError
 from cache.codec import HEAD_BYTES, Unreadable, created_at
-from cache.connection import Client, Connection, connect, faults, translate
+from cache.connection import ANSWER_LIMIT_S, Connection, connect, told, translate
 from cache.scripts import LOOKUP
 from cache.writer import Writer
 
 LEASE_S: Final = 5.0
 """How long a lease holds unless it is renewed: what a dead leader costs those who wait for it."""
 PROBE_LIMIT_S: Final = 1.0
+_PER_VALUE_S: Final = 1e-5
 _SCAN: Final = 500
 
 
@@ -83,11 +83,11 @@ class RedisStore:
         return 0 if self._writer is None else self._writer.dropped
 
     @property
-    def client(self) -> Client:
+    def connection(self) -> Connection:
         """The connections. Raises ``StoreError`` before it has been reached for the first time."""
         if self._connection is None:
-            raise StoreError("not connected yet")
-        return self._connection.client
+            raise StoreError(self.reading.why or "not connected yet")
+        return self._connection
 
     # --- requests
 
@@ -98,19 +98,17 @@ class RedisStore:
         """
         keys = [self._prefix + name for name in names]
         keys.append(self._prefix + lease)
-        number, value = await self._within_limit(
-            LOOKUP.run(self._ready(), keys, holder, int(LEASE_S * 1000)), self._lookup_s
-        )
+        call = LOOKUP.run(self._ready(), keys, holder, int(LEASE_S * 1000), limit_s=self._lookup_s)
+        number, value = await self._counted(call)
         if number > 0:
             return Found(names[number - 1], value, "")
         return Found("", None, value.decode())
 
     async def get_many(self, names: Sequence[str]) -> list[bytes | None]:
         """Return the values of many names, wherever they lie. Raises ``StoreError``."""
-        pipeline = self._ready().pipeline(transaction=False)
-        for name in names:
-            pipeline.execute_command("GET", self._prefix + name)
-        values = await self._within_limit(pipeline.execute(raise_on_error=False), self._lookup_s + len(names) * 1e-5)
+        limit_s = self._lookup_s + len(names) * _PER_VALUE_S
+        commands = [("GET", self._prefix + name) for name in names]
+        values = await self._counted(self._ready().ask_all(commands, limit_s=limit_s))
         return [value if isinstance(value, bytes) else None for value in values]
 
     def put(self, name: str, data: bytes, ttl_s: float) -> bool:
@@ -130,19 +128,17 @@ class RedisStore:
         if self._writer is not None:
             await self._writer.flush(limit_s)
 
-    def _ready(self) -> Client:
+    def _ready(self) -> Connection:
         if self.reading.open or self._connection is None:
             raise StoreError("is being left alone")
-        return self._connection.client
+        return self._connection
 
-    async def _within_limit(self, call: Any, limit_s: float) -> Any:
+    async def _counted(self, call: Awaitable[Any]) -> Any:
         try:
-            async with asyncio.timeout(limit_s):
-                result = await call
-        except faults() as error:
-            told = StoreError(f"no answer within {limit_s * 1000:.0f} ms") if _is_late(error) else translate(error)
-            self.reading.failed(told)
-            raise told from None
+            result = await call
+        except StoreError as error:
+            self.reading.failed(error)
+            raise
         self.reading.succeeded()
         return result
 
@@ -150,27 +146,25 @@ class RedisStore:
 
     async def matching(self, pattern: str, most: int) -> list[Kept]:
         """Return up to ``most`` entries whose names match. Raises ``StoreError``."""
-        with _told():
-            kept: list[Kept] = []
-            async for names in self._scan(pattern):
-                for name in names[: most - len(kept)]:
-                    data = await self.client.execute_command("GET", self._prefix + name)
-                    ttl = await self.client.execute_command("PTTL", self._prefix + name)
-                    if data is not None:
-                        kept.append(Kept(name, data, ttl / 1000 if ttl >= 0 else None))
-                if len(kept) >= most:
-                    break
-            return kept
+        kept: list[Kept] = []
+        async for names in self._scan(pattern):
+            for name in names[: most - len(kept)]:
+                full = self._prefix + name
+                data, ttl_ms = await self.connection.ask_all([("GET", full), ("PTTL", full)])
+                if isinstance(data, bytes):
+                    kept.append(Kept(name, data, ttl_ms / 1000 if ttl_ms >= 0 else None))
+            if len(kept) >= most:
+                break
+        return kept
 
     async def count(self, pattern: str) -> tuple[int, int]:
         """Return how many entries match, and the bytes of their values. Raises ``StoreError``."""
-        with _told():
-            entries = size = 0
-            async for names in self._scan(pattern):
-                lengths = await self._each("STRLEN", names)
-                entries += len(names)
-                size += sum(length for length in lengths if isinstance(length, int))
-            return entries, size
+        entries = size = 0
+        async for names in self._scan(pattern):
+            lengths = await self._each("STRLEN", names)
+            entries += len(names)
+            size += sum(length for length in lengths if isinstance(length, int))
+        return entries, size
 
     async def clear(self, pattern: str, older_than_s: float | None = None) -> int:
         """Delete the entries whose names match and that are older than so many seconds; returns how many.
@@ -180,18 +174,16 @@ class RedisStore:
         """
         before = time.time() - older_than_s if older_than_s is not None else None
         deleted = 0
-        with _told():
-            async for names in self._scan(pattern):
-                if before is not None:
-                    heads = await self._each("GETRANGE", names, 0, HEAD_BYTES - 1)
-                    names = [name for name, head in zip(names, heads, strict=True) if _is_older(head, before)]
-                deleted += sum(gone for gone in await self._each("UNLINK", names) if isinstance(gone, int))
+        async for names in self._scan(pattern):
+            if before is not None:
+                heads = await self._each("GETRANGE", names, 0, HEAD_BYTES - 1)
+                names = [name for name, head in zip(names, heads, strict=True) if _is_older(head, before)]
+            deleted += sum(gone for gone in await self._each("UNLINK", names) if isinstance(gone, int))
         return deleted
 
     async def info(self) -> dict[str, str]:
         """Return what the server says of itself (``INFO``), of a Cluster's first node. Raises ``StoreError``."""
-        with _told():
-            said = await self.client.execute_command("INFO")
+        said = await self.connection.ask("INFO")
         if isinstance(said, dict):
             return {name: str(value) for name, value in (_first_node(said)).items()}
         lines = (line.partition(":") for line in said.decode().splitlines() if ":" in line)
@@ -200,54 +192,54 @@ class RedisStore:
     async def ping_s(self) -> float:
         """Return how long one question takes. Raises ``StoreError``."""
         start = time.perf_counter()
-        with _told():
-            await self.client.execute_command("GET", self._prefix + "probe")
+        await self.connection.ask("GET", self._prefix + "probe")
         return time.perf_counter() - start
 
     async def _scan(self, pattern: str) -> AsyncIterator[list[str]]:
         """A few hundred names at a time. One that the server moves meanwhile may come twice."""
         names: list[str] = []
-        async for key in self.client.scan_iter(match=_escaped(self._prefix) + pattern, count=_SCAN):
-            names.append(key.decode().removeprefix(self._prefix))
-            if len(names) >= _SCAN:
+        keys = self.connection.client.scan_iter(match=_escaped(self._prefix) + pattern, count=_SCAN)
+        while True:
+            with told(ANSWER_LIMIT_S):
+                async with asyncio.timeout(ANSWER_LIMIT_S):
+                    key = await anext(keys, None)
+            if key is not None:
+                names.append(key.decode().removeprefix(self._prefix))
+            if names and (key is None or len(names) >= _SCAN):
                 yield names
                 names = []
-        if names:
-            yield names
+            if key is None:
+                return
 
     async def _each(self, command: str, names: Iterable[str], *arguments: Any) -> list[Any]:
-        pipeline = self.client.pipeline(transaction=False)
-        for name in names:
-            pipeline.execute_command(command, self._prefix + name, *arguments)
-        results: list[Any] = await pipeline.execute(raise_on_error=False)
-        return results
+        return await self.connection.ask_all((command, self._prefix + name, *arguments) for name in names)
 
     # --- finding out whether it works
 
     async def _probe_read(self) -> None:
-        with _told_of_everything():
-            connection = self._connection
-            if connection is None:
-                connection = await asyncio.to_thread(connect, self.address)
-            try:
-                async with asyncio.timeout(PROBE_LIMIT_S):
-                    await connection.client.execute_command("GET", self._prefix + "probe")
-            except BaseException:
-                if self._connection is None:
-                    await connection.aclose()
-                raise
+        connection = self._connection
+        if connection is None:
+            connection = await _connect(self.address)
+        try:
+            await connection.ask("GET", self._prefix + "probe", limit_s=PROBE_LIMIT_S)
+        except BaseException:
             if self._connection is None:
-                self._connection = connection
-                self._writer = Writer(connection.client, self.writing)
+                await connection.aclose()
+            raise
+        if self._connection is None:
+            self._connection = connection
+            self._writer = Writer(connection, self.writing)
 
     async def _probe_write(self) -> None:
-        with _told_of_everything():
-            async with asyncio.timeout(PROBE_LIMIT_S):
-                await self.client.execute_command("SET", self._prefix + "probe", "1", "PX", 1000)
+        await self.connection.ask("SET", self._prefix + "probe", "1", "PX", 1000, limit_s=PROBE_LIMIT_S)
 
 
-def _is_late(error: BaseException) -> bool:
-    return isinstance(error, TimeoutError) and not str(error)
+async def _connect(address: Address) -> Connection:
+    """Make the client. What is wrong with it (a certificate's file, say) is found out here and by the first probe."""
+    try:
+        return await asyncio.to_thread(connect, address)
+    except (OSError, ValueError) as error:
+        raise translate(error) from None
 
 
 def _is_older(head: object, before: float) -> bool:
@@ -264,23 +256,3 @@ def _first_node(said: dict[Any, Any]) -> dict[str, Any]:
 
 def _escaped(prefix: str) -> str:
     return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in prefix)
-
-
-@contextlib.contextmanager
-def _told() -> Any:
-    """Turn what redis-py raises into ``StoreError``."""
-    try:
-        yield
-    except faults() as error:
-        raise translate(error) from None
-
-
-@contextlib.contextmanager
-def _told_of_everything() -> Any:
-    """As ``_told``, for what is the first thing to meet a wrong file name in an address, or a server that is none."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except Exception as error:  # noqa: BLE001
-        raise StoreError(f"no answer within {PROBE_LIMIT_S:g} s") if _is_late(error) else translate(error) from None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-from cache.connection import Client
+from cache.connection import Connection, UnknownScript
 
 
 class Script:
@@ -15,14 +15,12 @@ class Script:
         self.text = text
         self._digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    async def run(self, client: Client, keys: list[str], *arguments: Any) -> Any:
-        """Return the script's result. Raises what the client raises."""
-        from redis.exceptions import NoScriptError
-
+    async def run(self, connection: Connection, keys: list[str], *arguments: Any, limit_s: float) -> Any:
+        """Return the script's result. Raises ``StoreError``."""
         try:
-            return await client.execute_command("EVALSHA", self._digest, len(keys), *keys, *arguments)
-        except NoScriptError:
-            return await client.execute_command("EVAL", self.text, len(keys), *keys, *arguments)
+            return await connection.ask("EVALSHA", self._digest, len(keys), *keys, *arguments, limit_s=limit_s)
+        except UnknownScript:
+            return await connection.ask("EVAL", self.text, len(keys), *keys, *arguments, limit_s=limit_s)
 
 
 LOOKUP: Final = Script("""

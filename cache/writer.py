@@ -8,8 +8,8 @@ import logging
 from collections import deque
 from typing import Any, Final
 
-from cache.breaker import Breaker
-from cache.connection import Client, faults, translate
+from cache.breaker import Breaker, StoreError
+from cache.connection import Connection, translate
 
 logger = logging.getLogger("paceline.cache")
 
@@ -23,11 +23,11 @@ Command = tuple[Any, ...]
 class Writer:
     """One task that empties the queue. What finds it full, or the store failing, is dropped: it is only a cache.
 
-    Owner of a client's writes; ``breaker`` is told how they go.
+    ``breaker`` is told how they go.
     """
 
-    def __init__(self, client: Client, breaker: Breaker) -> None:
-        self._client = client
+    def __init__(self, connection: Connection, breaker: Breaker) -> None:
+        self._connection = connection
         self._breaker = breaker
         self._jobs: deque[tuple[int, Command]] = deque()
         self._bytes = 0
@@ -78,24 +78,19 @@ class Writer:
         if self._breaker.open:
             self.dropped += len(commands)
             return
-        failed: BaseException | None = None
         try:
             if len(commands) == 1:
-                await self._client.execute_command(*commands[0])
+                await self._connection.ask(*commands[0])
             else:
-                pipeline = self._client.pipeline(transaction=False)
-                for command in commands:
-                    pipeline.execute_command(*command)
-                results = await pipeline.execute(raise_on_error=False)
-                failed = next((each for each in results if isinstance(each, BaseException)), None)
-        except faults() as error:
-            failed = error
+                results = await self._connection.ask_all(commands)
+                if refused := [each for each in results if isinstance(each, BaseException)]:
+                    self.dropped += len(refused) - 1
+                    raise translate(refused[0])
+            self._breaker.succeeded()
+        except StoreError as error:
+            self.dropped += 1
+            self._breaker.failed(error)
         except Exception as error:
             # The task's outermost edge: whatever a client's library does, requests go on and writes are tried again.
             logger.exception("writing to the cache failed")
-            failed = error
-        if failed is None:
-            self._breaker.succeeded()
-        else:
-            self.dropped += 1
-            self._breaker.failed(translate(failed))
+            self._breaker.failed(StoreError(type(error).__name__))

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import pytest
 
 from cache.flight import Abandoned, Flight, Flights, Reader
+from cache.head import Head
 
-Drive = Callable[[Flight[str]], Awaitable[None]]
+HEAD = Head("m", "a", "llamacpp", "bf16", "fp", "the only one", True)
 
 
 class Engine:
@@ -21,9 +21,9 @@ class Engine:
         self.cancelled = asyncio.Event()
         self.taken = 0
 
-    async def drive(self, flight: Flight[str]) -> None:
+    async def drive(self, flight: Flight) -> None:
         self.calls += 1
-        flight.take_off("head")
+        flight.take_off(HEAD)
         try:
             while (piece := await self.pieces.get()) is not None:
                 if isinstance(piece, BaseException):
@@ -39,7 +39,7 @@ class Engine:
             self.pieces.put_nowait(piece)
 
 
-async def all_of(reader: Reader[str]) -> bytes:
+async def all_of(reader: Reader) -> bytes:
     pieces = []
     while (piece := await reader.read()) is not None:
         pieces.append(piece)
@@ -47,23 +47,23 @@ async def all_of(reader: Reader[str]) -> bytes:
 
 
 async def test_two_hundred_readers_are_one_call_and_all_get_everything() -> None:
-    engine, flights = Engine(), Flights[str]()
+    engine, flights = Engine(), Flights()
     flight, first = flights.begin("k", engine.drive)
     readers = [first]
     for i, piece in enumerate((b"a", b"b", b"c")):
         readers += [flight.join() for _ in range(66)]
         engine.give(piece)
-        while len(flight.pieces) == i:
+        while len(flight.pieces) == i:  # noqa: ASYNC110
             await asyncio.sleep(0)
     waiting = asyncio.gather(*(all_of(reader) for reader in readers))
     engine.give(b"d", None)
     assert set(await waiting) == {b"abcd"}
-    assert (engine.calls, flight.head, flight.joined) == (1, "head", 199)
+    assert (engine.calls, flight.head, flight.joined) == (1, HEAD, 199)
     assert flights.find("k") is None
 
 
 async def test_who_comes_in_the_middle_gets_what_has_been_at_once() -> None:
-    engine, flights = Engine(), Flights[str]()
+    engine, flights = Engine(), Flights()
     _, first = flights.begin("k", engine.drive)
     engine.give(b"a", b"b")
     assert await first.read() == b"ab"
@@ -76,7 +76,7 @@ async def test_who_comes_in_the_middle_gets_what_has_been_at_once() -> None:
 
 
 async def test_when_the_first_leaves_the_others_go_on() -> None:
-    engine, flights = Engine(), Flights[str]()
+    engine, flights = Engine(), Flights()
     flight, first = flights.begin("k", engine.drive)
     with flight.join() as other:
         engine.give(b"a")
@@ -88,7 +88,7 @@ async def test_when_the_first_leaves_the_others_go_on() -> None:
 
 
 async def test_when_the_last_leaves_the_call_ends_and_nobody_joins_it() -> None:
-    engine, flights = Engine(), Flights[str]()
+    engine, flights = Engine(), Flights()
     flight, first = flights.begin("k", engine.drive)
     engine.give(b"a")
     await first.read()
@@ -101,7 +101,7 @@ async def test_when_the_last_leaves_the_call_ends_and_nobody_joins_it() -> None:
 
 
 async def test_a_flight_that_is_left_before_it_began_is_over() -> None:
-    engine, flights = Engine(), Flights[str]()
+    engine, flights = Engine(), Flights()
     flight, first = flights.begin("k", engine.drive)
     flight.leave(first)
     with pytest.raises(Abandoned):
@@ -110,7 +110,7 @@ async def test_a_flight_that_is_left_before_it_began_is_over() -> None:
 
 
 async def test_a_failure_reaches_everyone_after_what_there_was() -> None:
-    engine, flights = Engine(), Flights[str]()
+    engine, flights = Engine(), Flights()
     flight, first = flights.begin("k", engine.drive)
     other = flight.join()
     engine.give(b"a", ValueError("broken"))
@@ -121,7 +121,7 @@ async def test_a_failure_reaches_everyone_after_what_there_was() -> None:
 
 
 async def test_a_reader_that_is_cancelled_disturbs_nobody() -> None:
-    engine, flights = Engine(), Flights[str]()
+    engine, flights = Engine(), Flights()
     flight, first = flights.begin("k", engine.drive)
     other = asyncio.create_task(all_of(flight.join()))
     stuck = asyncio.create_task(first.read())
@@ -132,7 +132,7 @@ async def test_a_reader_that_is_cancelled_disturbs_nobody() -> None:
 
 
 async def test_a_large_answer_is_not_held_it_waits_for_its_slowest_reader() -> None:
-    engine, flights = Engine(), Flights[str](most_bytes=10)
+    engine, flights = Engine(), Flights(most_bytes=10)
     flight, fast = flights.begin("k", engine.drive)
     slow = flight.join()
     engine.give(*[b"12345"] * 20, None)
@@ -147,7 +147,7 @@ async def test_a_large_answer_is_not_held_it_waits_for_its_slowest_reader() -> N
 
 
 async def test_closing_ends_every_call() -> None:
-    engines, flights = [Engine() for _ in range(3)], Flights[str]()
+    engines, flights = [Engine() for _ in range(3)], Flights()
     readers = [flights.begin(i, engine.drive)[1] for i, engine in enumerate(engines)]
     engines[0].give(b"a")
     await readers[0].read()
