@@ -182,7 +182,7 @@ class Fleet:
         foreign = (
             engine
             for engine in self._engines.values()
-            if False
+            if (engine.foreign_running or engine.foreign_waiting)
             and any(deployment.hardware.shares(hardware) for deployment in engine.deployments)
         )
         return next(foreign, None) is None

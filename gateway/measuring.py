@@ -64,7 +64,7 @@ class Measuring:
     def state(self) -> dict[str, Any]:
         """Return how far it is: measurements ``done`` and ``left``, what happens ``now``, whether it is ``settled``."""
         left = self._speeds.left() + self._pairing.left() if self._measures else 0
-        return {"done": self._done, "left": left, "now": self._now, "settled": self._settled}
+        return {"done": self._done, "left": left, "now": self._now, "settled": self._settled and not left}
 
     def _progress(self, deployment: str, done: int, total: int, note: str) -> None:
         self._now = f"{deployment}: {note} ({done}/{total})" if done < total else ""

@@ -11,7 +11,7 @@ from gateway.exchange import Wishes
 from gateway.fleet import Fleet
 from gateway.incoming import read_request
 from gateway.refusal import no_candidate
-from policies.types import Candidate, Deployment, Health, Objective, Operation
+from policies.types import Candidate, Deployment, Health, Objective, Operation, Quality
 
 
 def fleet_report(fleet: Fleet) -> list[dict[str, Any]]:
@@ -52,6 +52,7 @@ def _deployment(fleet: Fleet, deployment: Deployment) -> dict[str, Any]:
         "note": engine.note,
         "inflight": fleet.inflight_on(deployment),
         "measured": _measured(fleet, deployment),
+        "predictions": _predictions(fleet, deployment),
         "peak_memory_bytes": engine.peak_bytes,
         "fingerprint": deployment.fingerprint,
         "hardware": deployment.hardware.description or deployment.hardware.host,
@@ -77,6 +78,22 @@ def _measured(fleet: Fleet, deployment: Deployment) -> dict[str, Any] | None:
         "prefill_tokens_per_s": {str(s.prompt_tokens): round(s.prompt_tokens / s.prefill_s, 1) for s in samples},
         "ttft_s": {str(s.prompt_tokens): round(s.prefill_s, 4) for s in samples},
         "decode_tokens_per_s": round(1 / shortest.tpot_s, 1) if shortest.tpot_s > 0 else None,
+    }
+
+
+def _predictions(fleet: Fleet, deployment: Deployment) -> dict[str, Any] | None:
+    """Whether the intervals held: of the last ``outcomes`` (200 at most) the share ``held``, 0.75 to 0.85 when all is
+    well. ``spread`` is the present relative half-width of a request that finds nobody there."""
+    predictor = fleet.learned.predictor
+    profile = predictor.profile(deployment.fingerprint)
+    if profile is None:
+        return None
+    coverage = predictor.coverage(deployment.fingerprint)
+    return {
+        "held": round(coverage.share, 3) if coverage.seen else None,
+        "outcomes": coverage.seen,
+        "spread": round(profile.usual_spread, 3),
+        "outdated": predictor.drifted(deployment.fingerprint),
     }
 
 
@@ -110,7 +127,37 @@ def explanation(
             {"deployment": rejection.deployment.id, "code": rejection.code, "reason": rejection.reason}
             for rejection in decision.rejected
         ],
+        "precisions": [_precision(fleet, deployment) for deployment in fleet.deployments_of(facts.model)],
     }
+
+
+def _precision(fleet: Fleet, deployment: Deployment) -> dict[str, Any]:
+    return {
+        "deployment": deployment.id,
+        "precision": deployment.precision,
+        "scheme": deployment.scheme,
+        "quality": deployment.quality,
+        "who": who_gets(deployment, fleet.quality_why(deployment)),
+    }
+
+
+def who_gets(deployment: Deployment, why: str) -> str:
+    """Say in words which requests a deployment's precision may serve; ``why`` is the reason for its quality."""
+    cause = f" ({why})" if why else ""
+    if deployment.hosted:
+        return "a hosted API: after all others"
+    if deployment.precision.bits >= 16:
+        return "16 bits or more: whoever names no precision"
+    if deployment.quality in (Quality.PASSED, Quality.BASELINE):
+        state = "passed" if deployment.quality is Quality.PASSED else "is the baseline of"
+        return f"{state} the quality regression{cause}: whoever names no precision, when it is faster by a margin"
+    if deployment.quality is Quality.FAILED:
+        state = f"failed the quality regression{cause}"
+    elif deployment.precision.bits == 0:
+        state = "unknown precision, untested"
+    else:
+        state = f"untested{cause}, `paceline quality` tests it"
+    return f"{state}: only who asks for it, or when nothing better can serve"
 
 
 def _candidate(candidate: Candidate) -> dict[str, Any]:
@@ -125,6 +172,8 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
             "ttft_s": round(estimate.ttft_s, 4),
             "total_s": round(estimate.total_s, 4),
             "spread": round(estimate.spread, 3),
+            "total_low_s": round(estimate.total_s * max(0.0, 1 - estimate.spread), 4),
+            "total_high_s": round(estimate.total_s * (1 + estimate.spread), 4),
             "cost_to_others_s": round(estimate.cost_to_others_s, 4),
         }
     return entry

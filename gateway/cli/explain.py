@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gateway.cli.fleet_table import precision
 from gateway.cli.options import Config, Json, Url, settings_from, told_plainly
 from gateway.cli.output import Row, UserError, print_json, styled, table, write
 
@@ -65,16 +66,25 @@ def _told(answer: Mapping[str, Any]) -> str:
     parts = [head, f"rule {answer.get('rule')}, prompt of about {answer.get('prompt_tokens')} tokens"]
     if candidates := answer.get("candidates"):
         rows: list[Row] = [
-            (entry["deployment"], entry.get("ttft_s"), entry.get("total_s"), _percent(entry), entry["reason"])
+            (entry["deployment"], entry.get("ttft_s"), entry.get("total_s"), _interval(entry), entry["reason"])
             for entry in candidates
         ]
-        parts.append("\n" + table(("DEPLOYMENT", "TTFT S", "TOTAL S", "SPREAD", "WHY"), rows))
+        parts.append("\n" + table(("DEPLOYMENT", "TTFT S", "TOTAL S", "4 OF 5 TIMES", "WHY"), rows))
     if rejected := answer.get("rejected"):
         rows = [(entry["deployment"], entry["code"], entry["reason"]) for entry in rejected]
         parts.append("\n" + table(("NOT", "CODE", "WHY"), rows))
+    if precisions := answer.get("precisions"):
+        rows = [(entry["deployment"], precision(entry), entry["who"]) for entry in precisions]
+        parts.append("\n" + table(("PRECISION OF", "RUNS", "SERVES"), rows))
     return "\n".join(parts)
 
 
-def _percent(candidate: Mapping[str, Any]) -> str:
-    spread = candidate.get("spread")
-    return "" if spread is None else f"±{spread:.0%}"
+def _interval(candidate: Mapping[str, Any]) -> str:
+    """The total times between which four of five outcomes should lie."""
+    if candidate.get("total_s") is None:
+        return ""
+    return f"{_seconds(candidate['total_low_s'])} to {_seconds(candidate['total_high_s'])}"
+
+
+def _seconds(value: float) -> str:
+    return f"{value:.2g}" if value < 10 else f"{value:.0f}"

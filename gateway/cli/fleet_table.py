@@ -10,8 +10,10 @@ from gateway.cli.output import Row, table
 Entry = Mapping[str, Any]
 
 FOUND = ("ENGINE", "VERSION", "MODEL", "PRECISION", "CONTEXT", "SLOTS", "STATE", "DEPLOYMENT")
-SPEEDS = ("DEPLOYMENT", "ENGINE", "PRECISION", "CONTEXT", "SLOTS", "STATE", "PREFILL TOK/S", "DECODE TOK/S")
-
+SPEEDS = (
+    *("DEPLOYMENT", "ENGINE", "PRECISION", "QUALITY", "CONTEXT", "SLOTS", "STATE"),
+    *("PREFILL TOK/S", "DECODE TOK/S", "IN INTERVAL"),
+)
 
 NO_MODEL = "(no model yet)"
 """Where engines stand that have not said what they serve."""
@@ -45,11 +47,13 @@ def speed_tables(deployments: Iterable[Entry]) -> str:
                 entry.get("id"),
                 _engine(entry, with_version=True),
                 precision(entry),
+                entry.get("quality"),
                 entry.get("context"),
                 entry.get("slots"),
                 _state(entry),
                 prefill_speeds(measured),
                 measured.get("decode_tokens_per_s"),
+                held(entry),
             )
         )
     return "\n\n".join(f"{name}\n{table(SPEEDS, rows, indent='  ')}" for name, rows in sorted(by_model.items()))
@@ -64,6 +68,13 @@ def prefill_speeds(measured: Mapping[str, Any]) -> str:
     """Return prefill speeds by prompt length: ``344 at 98, 249 at 909``."""
     speeds = measured.get("prefill_tokens_per_s") or {}
     return ", ".join(f"{speed:.0f} at {length}" for length, speed in sorted(speeds.items(), key=lambda i: int(i[0])))
+
+
+def held(entry: Entry) -> str:
+    """Return how many of the last answers came within their 80 % interval: ``81% of 120``; "" before there is any."""
+    predictions = entry.get("predictions") or {}
+    share = predictions.get("held")
+    return "" if share is None else f"{share:.0%} of {predictions['outcomes']}"
 
 
 def _engine(entry: Entry, *, with_version: bool = False) -> str:

@@ -62,6 +62,9 @@ def test_what_was_found_stands_on_one_line_each() -> None:
 
 def test_speeds_stand_under_their_model_by_prompt_length() -> None:
     assert "up, stable" in speed_tables([{**INT4, "stable": True}])
+    judged = {**INT4, "quality": "passed", "predictions": {"held": 0.81, "outcomes": 120, "spread": 0.1}}
+    assert "passed" in speed_tables([judged])
+    assert "81% of 120" in speed_tables([judged])
     text = speed_tables([INT4, DOWN])
     assert "SmolLM2\n" in text
     assert "344 at 98, 249 at 909" in text
