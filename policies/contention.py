@@ -36,6 +36,8 @@ _MOST_EXCESS = 60.0
 _RATE = 0.2
 _OUTLIER = 0.5
 """Relative errors count up to this size."""
+_BENT = 2.0
+"""How far TPOT(batch) may be from a straight line: with less of it, noise in a small excess would pass for a shape."""
 _LEAST_SHARE = 0.25
 """Share of a phase that must have had neighbours for it to teach anything about them."""
 
@@ -108,18 +110,19 @@ class Contention:
         return contention
 
     def _take_batches(self, batches: Sequence[BatchSample]) -> None:
-        """Fit TPOT(batch) on the shortest prompts, whose reading stalls the others' decodes least."""
-        lengths = {s.prompt_tokens for s in batches if s.concurrency == 1 and s.tpot_s > 0.0}
-        lengths &= {s.prompt_tokens for s in batches if s.concurrency > 1}
-        if not lengths:
+        """Fit TPOT(batch) on the shortest prompts and longest answers, where reading stalls decodes least."""
+        kinds = {(s.prompt_tokens, -s.output_tokens) for s in batches if s.concurrency == 1 and s.tpot_s > 0.0}
+        kinds &= {(s.prompt_tokens, -s.output_tokens) for s in batches if s.concurrency > 1}
+        if not kinds:
             return
-        cells = [s for s in batches if s.prompt_tokens == min(lengths)]
+        cells = [s for s in batches if (s.prompt_tokens, -s.output_tokens) == min(kinds)]
         alone_s = median(s.tpot_s for s in cells if s.concurrency == 1)
         law = Curve([(0, 0.0), *((s.concurrency - 1, max(0.0, s.tpot_s / alone_s - 1.0)) for s in cells)], is_rate=True)
         most, excess = law.knots[-1]
         self._decode[0] = _limit(excess / most)
-        shape = [(n, value * most / excess) for n, value in law.knots] if excess > 0.0 else []
-        self._batch = Curve(shape, is_rate=True) if shape else None
+        if excess > 0.0:
+            shape = ((n, max(n / _BENT, min(n * _BENT, value * most / excess))) for n, value in law.knots)
+            self._batch = Curve(shape, is_rate=True)
 
     def _in_batch(self, others: float) -> float:
         """How many times the excess of one decode others in the same batch weigh together."""

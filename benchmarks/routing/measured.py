@@ -16,6 +16,8 @@ GRID = (32, 128, 512)
 OUTPUT = 16
 """Prompt lengths and answers of the quick measurement."""
 BATCHES = (1, 2, 4)
+_BATCH = (64, 128)
+"""How many requests at once, and their prompt and output tokens, in the cells of the benchmark that matter here."""
 _TIMED = (64, 12)
 _NEIGHBOUR = {"decoding": (32, 256), "prefilling": (512, 1)}
 """Prompt and output tokens of the pair measurement: of the one that is timed, and of its busy neighbour."""
@@ -44,9 +46,9 @@ class Measurement:
 
     def _batch(self, concurrency: int) -> BatchSample:
         place, engine = self._idle(self._index)
-        seen = run_together(place, [self._request((GRID[0], OUTPUT)) for _ in range(concurrency)], engine)
+        seen = run_together(place, [self._request(_BATCH) for _ in range(concurrency)], engine)
         ttft_s, tpot_s = median(each.ttft_s for each in seen), median(_tpot_s(each) for each in seen)
-        return BatchSample(concurrency, GRID[0], OUTPUT, self._noisy(ttft_s), self._noisy(tpot_s))
+        return BatchSample(concurrency, *_BATCH, self._noisy(ttft_s), self._noisy(tpot_s))
 
     def _pairs(self, slots: int) -> list[PairSample]:
         devices = self._members[self._index].deployment.hardware.devices
