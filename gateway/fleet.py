@@ -253,6 +253,8 @@ class Fleet:
         if facts.prefix:
             block = self.learned.block_tokens(facts.model)
             held = self.learned.prefixes.holders(facts.prefix, block, facts.prompt_tokens)
+        if self._busy_until:
+            self._busy_until = {id_: until for id_, until in self._busy_until.items() if until > now}
         ids = {*self._ledger.busy, *self._open, *self._busy_until, *held}
         for engine in self._engines.values():
             if not engine.is_plain:
@@ -291,10 +293,6 @@ class Fleet:
             raise Unreachable("is gone", engine=deployment.id)
         leave = self._enter(deployment, now)
         cold = engine.health is Health.LOADING or not engine.is_resident(deployment)
-        cached = 0
-        if facts.prefix:
-            block = self.learned.block_tokens(facts.model)
-            cached = self.learned.prefixes.cached_tokens(deployment.id, facts.prefix, block, facts.prompt_tokens)
         exchange.deployment = deployment
         exchange.estimate = candidate.estimate
         exchange.reason = candidate.reason
@@ -305,7 +303,7 @@ class Fleet:
         self.traffic_on(deployment.hardware).begin()
         lease = self._ledger.open(
             deployment.id,
-            prefill_tokens=max(1, facts.prompt_tokens - cached),
+            prefill_tokens=max(1, facts.prompt_tokens - candidate.cached_tokens),
             decode_tokens=facts.expected_output,
             context_tokens=facts.prompt_tokens,
             now=now,
@@ -322,7 +320,7 @@ class Fleet:
             context=deployment.context,
             headers=exchange.upstream_headers,
         )
-        new_prompt = bool(facts.prefix) and cached == 0
+        new_prompt = bool(facts.prefix) and not candidate.cached_tokens
         return Attempt(self, engine, exchange, candidate, call, lease, leave, was_cold=cold, new_prompt=new_prompt)
 
     def _enter(self, deployment: Deployment, now: float) -> Pass:

@@ -43,9 +43,15 @@ def route(facts: RequestFacts, fleet: FleetView) -> Decision:
     rows = rank(facts, fleet, known, admitted)
     head, rule = _choose(facts, rows, fleet.last_used.get(facts.model))
     rule, reason = explain(facts, rows, head, rule, rejected)
-    candidates = [Candidate(rows[head].option.deployment, rows[head].estimate, reason)]
+    chosen = rows[head]
+    candidates = [Candidate(chosen.option.deployment, chosen.estimate, reason, chosen.load.cached_tokens)]
     candidates += [
-        Candidate(row.option.deployment, row.estimate, explain_next(row) if row.tier else "next in line")
+        Candidate(
+            row.option.deployment,
+            row.estimate,
+            explain_next(row) if row.tier else "next in line",
+            row.load.cached_tokens,
+        )
         for i, row in enumerate(rows)
         if i != head
     ]

@@ -272,6 +272,8 @@ class Candidate:
     estimate: Estimate | None
     """``None`` for a deployment that has not been measured."""
     reason: str
+    cached_tokens: int = 0
+    """Leading tokens of the prompt that the deployment was taken to hold."""
 
 
 @value
