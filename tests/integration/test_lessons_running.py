@@ -121,7 +121,7 @@ def test_models_that_come_and_go_leave_no_store_that_grows_with_them(
     scripted: Scripted, gateway: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = 300
-    for bound in ("predict._MOST_PROFILES", "tokens._MOST_MODELS", "tokens._MOST_CALLERS"):
+    for bound in ("predict._MOST_PROFILES", "tokens._MOST_MODELS", "tokens._MOST_CALLERS", "turns._MOST_CALLERS"):
         monkeypatch.setattr(f"policies.{bound}", 100)
     running = gateway(engines=[engine_at(scripted(kind="openai"), "a")])
     house = running.house
