@@ -34,6 +34,8 @@ class Speeds:
         self._quiet = quiet
         self._progress = progress
         self._not_before: dict[str, float] = {}
+        self._doubtful: dict[str, str] = {}
+        """Fingerprints that were measured in a bad moment, each with what was bad about it."""
 
     def left(self) -> int:
         """Return how many deployments are up and not measured."""
@@ -42,6 +44,7 @@ class Speeds:
     def keep(self, fingerprints: set[str]) -> None:
         """Forget what is known of all others."""
         self._not_before = {each: at for each, at in self._not_before.items() if each in fingerprints}
+        self._doubtful = {each: why for each, why in self._doubtful.items() if each in fingerprints}
 
     async def do_one(self) -> bool:
         """Measure one deployment that has no measurement, else one whose measurement no longer holds.
@@ -50,11 +53,9 @@ class Speeds:
         """
         for deployment in self._unmeasured():
             if self._quiet.allows(deployment):
-                if not await self._quiet.settles(deployment):
-                    logger.info("%s is measured although this machine is busy with other things", deployment.id)
-                await self._take(deployment, await self._measure(deployment, self._traffic(deployment)))
+                await self._measure_first(deployment)
                 return True
-        for deployment, why in self._drifted():
+        for deployment, why in self._outdated():
             if self._quiet.allows(deployment) and self._fleet.is_idle(deployment.hardware):
                 return await self._measure_again(deployment, why)
         return False
@@ -63,9 +64,12 @@ class Speeds:
         """Deployments that are up and not measured; without those whose measurement failed a moment ago."""
         return [each for each in self._ready() if self._fleet.is_measurable(each)]
 
-    def _drifted(self) -> list[tuple[Deployment, str]]:
-        predictor = self._fleet.learned.predictor
-        return [(each, why) for each in self._ready() if (why := predictor.drifted(each.fingerprint))]
+    def _outdated(self) -> list[tuple[Deployment, str]]:
+        """Deployments whose measurement does not hold, or never did, each with the reason."""
+        drifted, doubtful = self._fleet.learned.predictor.drifted, self._doubtful.get
+        return [
+            (each, why) for each in self._ready() if (why := drifted(each.fingerprint) or doubtful(each.fingerprint))
+        ]
 
     def _ready(self) -> list[Deployment]:
         now = asyncio.get_running_loop().time()
@@ -80,6 +84,17 @@ class Speeds:
     def _traffic(self, deployment: Deployment) -> Traffic:
         return self._fleet.traffic_on(deployment.hardware)
 
+    async def _measure_first(self, deployment: Deployment) -> None:
+        settled = await self._quiet.settles(deployment)
+        if not settled:
+            logger.info("%s is measured although this machine is busy with other things", deployment.id)
+        result = await self._measure(deployment, self._traffic(deployment))
+        await self._take(deployment, result)
+        if not settled:
+            self._doubtful[deployment.fingerprint] = "it was measured while this machine was busy with other things"
+        elif any(record.disturbed for record in result.records):
+            self._doubtful[deployment.fingerprint] = "it was measured beside live requests"
+
     async def _measure_again(self, deployment: Deployment, why: str) -> bool:
         """Returns whether it was measured: a live request ends that, and its time comes with the next quiet."""
         if not await self._quiet.settles(deployment):
@@ -92,6 +107,7 @@ class Speeds:
             self._leave_alone(deployment, RETRY_AFTER_S)
             return False
         await self._take(deployment, result)
+        self._doubtful.pop(deployment.fingerprint, None)
         self._leave_alone(deployment, AGAIN_AFTER_S)
         return True
 

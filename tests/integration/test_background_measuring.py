@@ -230,16 +230,16 @@ async def test_nothing_is_measured_while_a_model_is_being_loaded_on_the_same_har
     assert len(ready.requests) > 3
 
 
-async def test_a_first_measurement_waits_for_idle_cores_and_is_then_made_all_the_same(
+async def test_a_first_measurement_waits_for_idle_cores_is_made_all_the_same_and_repeated_when_they_are(
     scripted: Scripted, gateway: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "paceline.measure")
-    asked, given_up = threading.Event(), threading.Event()
+    asked, given_up, idle_at_last = threading.Event(), threading.Event(), threading.Event()
 
     async def wait() -> bool:
         asked.set()
         await asyncio.to_thread(given_up.wait, LIMIT_S)
-        return False
+        return idle_at_last.is_set()
 
     monkeypatch.setattr(gateway_quiet, "wait_for_idle_cores", wait)
     engine = idle(scripted(kind="llamacpp"))
@@ -249,9 +249,14 @@ async def test_a_first_measurement_waits_for_idle_cores_and_is_then_made_all_the
         seen = len(engine.requests)
         given_up.set()
         await until(client, settled)
+        once = len(timed(engine))
+        idle_at_last.set()
+        look(running)
+        await until(client, lambda report: len(timed(engine)) > once and settled(report))
     assert seen == 0
-    assert len(engine.requests) > 3
-    assert "this machine is busy" in caplog.text
+    assert once > 3
+    assert "a is measured although this machine is busy" in caplog.text
+    assert "a is measured again: it was measured while this machine was busy" in caplog.text
 
 
 # Probes
