@@ -11,6 +11,11 @@ import valkeys
 from engines import llama
 from engines.scripted import ScriptedEngine
 from gateways import Gateway
+from hypothesis import settings
+
+settings.register_profile("quick", max_examples=40, deadline=None)
+settings.register_profile("thorough", max_examples=100, deadline=None)
+settings.load_profile("quick")
 
 
 @pytest.fixture

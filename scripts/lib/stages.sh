@@ -18,7 +18,7 @@ stage_unit() {
 stage_everything() {
     test_environment
     scripts/check
-    "$bin/pytest" -q -n auto --dist loadgroup -m "not vllm and not ollama and not mlx" \
+    "$bin/pytest" -q -n auto --dist loadgroup -m "not vllm and not ollama and not mlx" --hypothesis-profile=thorough \
         --cov --cov-report=term --cov-fail-under=90 tests
     "$python" scripts/lib/wheel.py
 }

@@ -25,7 +25,7 @@ from policies.types import (
 )
 from policies.view import FleetView
 
-law = settings(max_examples=80, deadline=None)
+law = settings(deadline=None)
 _SELECTORS = ("", "", "", "int8+", "int4", "fp16", "bf16+", "vllm", "llama.cpp", "d1", "Q4_K_M", "nonsense")
 _BASIC = frozenset({Capability.CHAT, Capability.COMPLETION, Capability.EMBEDDINGS})
 
