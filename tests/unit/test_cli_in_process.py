@@ -76,7 +76,14 @@ def test_explain_shows_candidates_with_their_times_and_the_rejected_with_their_r
         "reason": "0.5 s sooner than far",
         "prompt_tokens": 7,
         "candidates": [
-            {"deployment": "near", "reason": "soonest", "ttft_s": 0.1, "total_s": 1.25, "spread": 0.2},
+            {
+                "deployment": "near",
+                "reason": "soonest",
+                "ttft_s": 0.1,
+                "total_s": 1.25,
+                "total_low_s": 1.0,
+                "total_high_s": 1.6,
+            },
             {"deployment": "new", "reason": "not measured"},
         ],
         "rejected": [{"deployment": "small", "code": "context", "reason": "takes 512 tokens"}],
@@ -84,7 +91,7 @@ def test_explain_shows_candidates_with_their_times_and_the_rejected_with_their_r
     monkeypatch.setattr("gateway.cli.running.RunningGateway.explain", lambda *_: answer)
     lines = run(["explain", "hi", "--model", "m"]).stdout.splitlines()
     assert lines[0] == "near: 0.5 s sooner than far"
-    assert any(line.split() == ["near", "0.10", "1.2", "±20%", "soonest"] for line in lines)
+    assert any(line.split() == ["near", "0.10", "1.2", "1", "to", "1.6", "soonest"] for line in lines)
     assert any(line.split() == ["new", "-", "-", "-", "not", "measured"] for line in lines)
     assert any(line.split() == ["small", "context", "takes", "512", "tokens"] for line in lines)
 
