@@ -18,8 +18,8 @@ from measure.quality.regression import Examined, Reference, compare, refer
 from measure.quality.suite import SUITE
 from policies.types import Hardware, Precision, Quality
 
-SHORT = [prompt for prompt in SUITE if prompt.max_tokens <= 40 and prompt.category != "context"]
-"""Half of the suite, and a fifth of its tokens: enough for these two."""
+SHORT = sorted((prompt for prompt in SUITE if prompt.category != "context"), key=lambda prompt: prompt.max_tokens)[:36]
+"""A sixth of the suite's tokens. `python -m benchmarks.quality_noise` asks them all, at more levels of noise."""
 HEAVY = 0.2
 
 pytestmark = pytest.mark.llamacpp
@@ -45,16 +45,19 @@ async def compared(reference: Reference, folder: Path, noise: float) -> Examined
             return await compare(reference, candidate)
 
 
-async def test_another_format_passes_and_heavy_noise_fails(llamacpp: llama.LlamaServer, tmp_path: Path) -> None:
+async def test_another_format_is_as_good_and_heavy_noise_fails(llamacpp: llama.LlamaServer, tmp_path: Path) -> None:
     async with examinee(llamacpp, "baseline") as baseline:
         reference = await refer(baseline, SHORT, "short")
     assert not any(reply.failed for reply in reference.replies.values())
     unharmed = await compared(reference, tmp_path, 0.0)
     assert unharmed.deployment.precision is Precision.INT8
-    assert unharmed.verdict.quality is Quality.PASSED, unharmed.verdict.why
+    found = {measure.name: measure for measure in unharmed.verdict.measures}
+    assert found["likelihood"].passed
+    assert found["agreement"].passed
+    # In so few prompts a single answer that turns out otherwise can leave a doubt; but none may be shown to be worse.
+    assert not any(measure.shown for measure in found.values()), unharmed.verdict.why
     harmed = await compared(reference, tmp_path, HEAVY)
     assert harmed.verdict.quality is Quality.FAILED
-    losses = [each.verdict.measures[0] for each in (unharmed, harmed)]
-    assert [loss.name for loss in losses] == ["likelihood", "likelihood"]
-    assert losses[0].high < losses[1].low
     assert "log-probability lost" in harmed.verdict.why
+    loss = {measure.name: measure for measure in harmed.verdict.measures}["likelihood"]
+    assert found["likelihood"].high < loss.low
