@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
+import math
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from adapters.base import Adapter, Call
 from adapters.errors import EngineError
 from gateway.incoming import Incoming
+from policies.selector import selects
 from policies.types import Deployment, RequestFacts
 
 logger = logging.getLogger("paceline.counting")
@@ -32,15 +34,36 @@ class TokenCounts:
     """Counts prompts by asking engines, and remembers the last 1,024 by a digest of their request."""
 
     def __init__(self) -> None:
+        self._edges: dict[str, float] = {}
+        """Per model, the estimated length from which on its smallest context may be too small."""
         self._known: OrderedDict[bytes, int] = OrderedDict()
         self._resting: OrderedDict[str, float] = OrderedDict()
 
-    async def exact(self, facts: RequestFacts, incoming: Incoming, askable: Iterable[Askable]) -> RequestFacts:
+    def place(self, of_model: Mapping[str, Sequence[Deployment]]) -> None:
+        """Take up which deployments there are."""
+        self._edges = {
+            model: min((NEAR * each.context for each in members if each.context), default=math.inf)
+            for model, members in of_model.items()
+        }
+
+    def may_not_fit(self, facts: RequestFacts) -> bool:
+        """Return whether a prompt is near a context of its model, or beyond one."""
+        return facts.prompt_tokens >= self._edges.get(facts.model, math.inf)
+
+    async def exact(self, facts: RequestFacts, incoming: Incoming, up: Iterable[Askable]) -> RequestFacts:
         """Return the facts with the prompt's exact length, as they are where nobody can tell in time.
 
-        The first of ``askable`` that knows is believed for all: they serve the same model.
+        Of the model's deployments that are ``up``, those are asked whose context it may or may not fit. The first that
+        knows is believed for all.
         """
-        if incoming.images:  # no tokeniser counts those
+        askable = [
+            (deployment, adapter)
+            for deployment, adapter in up
+            if deployment.context
+            and facts.prompt_tokens_least <= deployment.context <= facts.prompt_tokens / NEAR
+            and selects(facts.pinned or facts.selector, deployment)
+        ]
+        if not askable or incoming.images:  # no tokeniser counts those
             return facts
         digest = _digest(facts.model, incoming)
         counted = self._known.get(digest)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
 from adapters.base import Call
 from adapters.errors import Busy, EngineError, Loading, Rejected, Unreachable
 from gateway.attempt import Attempt
-from gateway.counting import NEAR, TokenCounts
+from gateway.breakers import Breakers
+from gateway.counting import TokenCounts
 from gateway.engine import Engine
 from gateway.exchange import Exchange, Wishes
 from gateway.incoming import IMAGE_TOKENS, Incoming
@@ -19,11 +19,10 @@ from gateway.learned import Learned
 from gateway.settings import ModelSettings, RoutingSettings
 from measure.traffic import Traffic
 from measure.verdicts import Verdict, standings
-from policies.breaker import Breaker, Change, Pass, State
 from policies.ledger import Ledger
 from policies.retry import RetryBudget
 from policies.route import route
-from policies.selector import resolve_model, selects
+from policies.selector import resolve_model
 from policies.types import (
     Candidate,
     Decision,
@@ -59,14 +58,10 @@ class Fleet:
         self._deployment: dict[str, Deployment] = {}
         self._of_model: dict[str, tuple[Deployment, ...]] = {}
         self._ledger = Ledger()
-        self._breakers: dict[str, Breaker] = {}
-        self._open: set[str] = set()
-        """Deployments whose breaker is not closed."""
+        self._breakers = Breakers()
         self._busy_until: dict[str, float] = {}
         self._last_used: dict[str, str] = {}
         self._traffic: dict[str, Traffic] = {}
-        self._edges: dict[str, float] = {}
-        """Per model, the estimated prompt length from which on its smallest context may be too small."""
         self._counts = TokenCounts()
         self._budget = RetryBudget()
         self._listeners: list[Callable[[], None]] = []
@@ -119,11 +114,10 @@ class Fleet:
             for deployment in deployments:
                 by_model.setdefault(deployment.model, []).append(deployment)
             self._of_model = {model: tuple(members) for model, members in by_model.items()}
-            self._edges = {model: NEAR * _least_context(members) for model, members in by_model.items()}
+            self._counts.place(self._of_model)
             self._ledger.place(deployments, asyncio.get_running_loop().time())
-            self._breakers = {d.id: self._breakers.get(d.id) or Breaker() for d in deployments}
+            self._breakers.place(deployments)
             self._deployment = {d.id: d for d in deployments}
-            self._open &= self._deployment.keys()
             self._busy_until = {id_: until for id_, until in self._busy_until.items() if id_ in self._by_deployment}
             self._last_used = {model: id_ for model, id_ in self._last_used.items() if model in self._of_model}
         self.learned.keep([d for d in deployments if self.health_of(d) is not Health.DOWN])
@@ -133,7 +127,7 @@ class Fleet:
     def serves(self, deployment: Deployment) -> bool:
         """Return whether a deployment could take a request at this moment."""
         now = asyncio.get_running_loop().time()
-        return self.health_of(deployment) is Health.UP and self._breakers[deployment.id].allows(now)
+        return self.health_of(deployment) is Health.UP and self._breakers.allow(deployment.id, now)
 
     def is_measurable(self, deployment: Deployment) -> bool:
         """Return whether a deployment is up and has no measurement."""
@@ -155,6 +149,11 @@ class Fleet:
     def models(self) -> list[str]:
         """Return the logical names and aliases that clients may ask for."""
         return sorted(self._of_model.keys() | self._aliases.keys())
+
+    def resolve(self, name: str) -> tuple[str, str]:
+        """Split a name into the logical model, aliases resolved, and the selector."""
+        model, selector = resolve_model(name, self._of_model.keys() | self._aliases.keys())
+        return self._aliases.get(model, model), selector
 
     def deployments_of(self, name: str) -> tuple[Deployment, ...]:
         """Return the deployments of a logical name or an alias."""
@@ -191,8 +190,7 @@ class Fleet:
 
     def facts(self, incoming: Incoming, wishes: Wishes, left_s: float | None = None) -> RequestFacts:
         """Return what the policy has to know of a request; ``left_s`` are the seconds until its deadline."""
-        model, selector = resolve_model(incoming.model, self._of_model.keys() | self._aliases.keys())
-        model = self._aliases.get(model, model)
+        model, selector = self.resolve(incoming.model)
         probable, least = self.learned.ratio.estimate(model, incoming.text_bytes)
         settings = self._settings.get(model)
         return RequestFacts(
@@ -215,18 +213,15 @@ class Fleet:
 
     async def exact(self, facts: RequestFacts, incoming: Incoming) -> RequestFacts:
         """Return the facts with the prompt as counted by an engine, when it may not fit a context; else as they are."""
-        if facts.prompt_tokens < self._edges.get(facts.model, math.inf):
+        if not self._counts.may_not_fit(facts):
             return facts
-        askable = [
+        up = [
             (deployment, adapter)
             for deployment in self._of_model[facts.model]
-            if deployment.context
-            and facts.prompt_tokens_least <= deployment.context <= facts.prompt_tokens / NEAR
-            and selects(facts.pinned or facts.selector, deployment)
-            and self.health_of(deployment) is Health.UP
+            if self.health_of(deployment) is Health.UP
             and (adapter := self._by_deployment[deployment.id].source.adapter) is not None
         ]
-        return await self._counts.exact(facts, incoming, askable) if askable else facts
+        return await self._counts.exact(facts, incoming, up)
 
     def route(self, facts: RequestFacts, *, without: Collection[str] = ()) -> Decision:
         """Decide for one request on what is known at this moment; deployments in ``without`` count as down."""
@@ -255,7 +250,7 @@ class Fleet:
             held = self.learned.prefixes.holders(facts.prefix, block, facts.prompt_tokens)
         if self._busy_until:
             self._busy_until = {id_: until for id_, until in self._busy_until.items() if until > now}
-        ids = {*self._ledger.busy, *self._open, *self._busy_until, *held}
+        ids = {*self._ledger.busy, *self._breakers.tripped, *self._busy_until, *held}
         for engine in self._engines.values():
             if not engine.is_plain:
                 ids.update(deployment.id for deployment in engine.deployments)
@@ -274,7 +269,7 @@ class Fleet:
             age_s=now - engine.gauges_at,
             resident=engine.is_plain or engine.is_resident(self._deployment[id_]),
             load_s=engine.remaining_load_s(now) if health is Health.LOADING else engine.usual_load_s,
-            breaker_open=id_ in self._open and not self._breakers[id_].allows(now),
+            breaker_open=not self._breakers.allow(id_, now),
             retry_after_s=0.0 if busy_until is None else max(0.0, busy_until - now),
             cached_tokens=cached_tokens,
             note=engine.note,
@@ -291,7 +286,7 @@ class Fleet:
         engine = self._by_deployment.get(deployment.id)
         if engine is None:
             raise Unreachable("is gone", engine=deployment.id)
-        leave = self._enter(deployment, now)
+        leave = self._breakers.enter(deployment, now)
         cold = engine.health is Health.LOADING or not engine.is_resident(deployment)
         exchange.deployment = deployment
         exchange.estimate = candidate.estimate
@@ -323,13 +318,6 @@ class Fleet:
         new_prompt = bool(facts.prefix) and not candidate.cached_tokens
         return Attempt(self, engine, exchange, candidate, call, lease, leave, was_cold=cold, new_prompt=new_prompt)
 
-    def _enter(self, deployment: Deployment, now: float) -> Pass:
-        leave, change = self._breakers[deployment.id].enter(now)
-        self._note_change(deployment, change)
-        if leave is None:
-            raise Busy("failed repeatedly and is being left alone", engine=deployment.id)
-        return leave
-
     def may_retry(self, error: EngineError) -> bool:
         """Whether another candidate may be tried after this failure: a refusal always, a fault within the budget."""
         return not error.counts_for_breaker or self._budget.spend(asyncio.get_running_loop().time())
@@ -353,7 +341,7 @@ class Fleet:
         """An answer came whole: believe the engine, and learn."""
         attempt.exchange.ended = "done"
         self._end(attempt)
-        self._note_change(attempt.candidate.deployment, attempt.leave.succeeded())
+        self._breakers.note(attempt.candidate.deployment, attempt.leave.succeeded())
         self.learned.from_answer(attempt)
 
     def failed(self, attempt: Attempt, error: EngineError) -> None:
@@ -363,9 +351,9 @@ class Fleet:
         deployment = attempt.candidate.deployment
         now = asyncio.get_running_loop().time()
         if error.counts_for_breaker:
-            self._note_change(deployment, attempt.leave.failed(now))
+            self._breakers.note(deployment, attempt.leave.failed(now))
         elif isinstance(error, Rejected):
-            self._note_change(deployment, attempt.leave.succeeded())
+            self._breakers.note(deployment, attempt.leave.succeeded())
         else:
             attempt.leave.abandoned()
         if isinstance(error, Busy):
@@ -383,12 +371,3 @@ class Fleet:
 
     def _end(self, attempt: Attempt) -> None:
         self.traffic_on(attempt.candidate.deployment.hardware).end()
-
-    def _note_change(self, deployment: Deployment, change: Change | None) -> None:
-        if change is not None:
-            logger.warning("deployment %s: %s", deployment.id, change)
-            (self._open.discard if change.after is State.CLOSED else self._open.add)(deployment.id)
-
-
-def _least_context(deployments: Iterable[Deployment]) -> float:
-    return min((deployment.context for deployment in deployments if deployment.context), default=math.inf)
