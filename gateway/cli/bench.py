@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway.cli.interrupts import run_to_the_end
 from gateway.cli.options import Config, Json, Url, settings_from, told_plainly
 from gateway.cli.output import UserError, print_json, styled, write
 
@@ -77,7 +77,7 @@ def bench(
     wanted.find_running(url)
     with told_plainly():
         try:
-            asyncio.run(_measure(wanted))
+            wanted.interrupted = not run_to_the_end(_measure(wanted))
         except NoneSelected as error:
             raise typer.BadParameter(str(error), param_hint="DEPLOYMENT") from None
         except StoreError as error:
@@ -85,8 +85,6 @@ def bench(
         except Disturbed:
             fix = "What is measured is kept; the same command goes on, --no-wait measures beside live traffic."
             raise UserError(f"live traffic left no room for {wait_limit:g} s", fix=fix) from None
-        except KeyboardInterrupt:
-            wanted.interrupted = True
     _report(wanted, compare_last=compare_last, as_json=as_json)
     if wanted.interrupted:
         raise typer.Exit(INTERRUPTED)
