@@ -31,16 +31,18 @@ def ratio_of_sums(parts: Sequence[tuple[float, float]]) -> Interval:
     Percentile bootstrap over the prompts: tokens of one answer depend on each other, answers do not. Raises
     ``ValueError`` when the seconds are all 0.
     """
-    if not any(weight for _, weight in parts):
+    firsts, seconds = [first for first, _ in parts], [second for _, second in parts]
+    if not any(seconds):
         raise ValueError("nothing to divide by")
     random = Random(_SEED)
-    draws = sorted(
-        ratio for _ in range(RESAMPLES) if (ratio := _ratio(random.choices(parts, k=len(parts)))) is not None
-    )
+    draws: list[float] = []
+    for _ in range(RESAMPLES):
+        drawn = random.choices(range(len(parts)), k=len(parts))
+        if below := sum(map(seconds.__getitem__, drawn)):
+            draws.append(sum(map(firsts.__getitem__, drawn)) / below)
+    draws.sort()
     outside = round(len(draws) * OUTSIDE)
-    value = _ratio(parts)
-    assert value is not None
-    return Interval(value, draws[outside], draws[-1 - outside])
+    return Interval(sum(firsts) / sum(seconds), draws[outside], draws[-1 - outside])
 
 
 def mean(values: Sequence[float]) -> Interval:
@@ -59,8 +61,3 @@ def paired_difference(lost: int, gained: int, prompts: int) -> Interval:
     centre = (lost - gained) / n
     half = _Z * math.sqrt(differ - (lost - gained) ** 2 / n) / n
     return Interval((lost - gained) / prompts if prompts else 0.0, max(-1.0, centre - half), min(1.0, centre + half))
-
-
-def _ratio(parts: Sequence[tuple[float, float]]) -> float | None:
-    below = sum(part[1] for part in parts)
-    return sum(part[0] for part in parts) / below if below else None

@@ -29,10 +29,10 @@ def test_a_ratio_of_nothing_is_refused() -> None:
 def test_bootstrap_intervals_hold_the_truth_about_as_often_as_they_say() -> None:
     random = Random(3)
     held = 0
-    for _ in range(60):
-        found = mean([random.expovariate(1.0) for _ in range(60)])
+    for _ in range(30):
+        found = mean([random.expovariate(1.0) for _ in range(40)])
         held += found.low <= 1.0 <= found.high
-    assert held >= 48  # 90 % of 60 are 54
+    assert held >= 23  # 90 % are 27
 
 
 def test_no_difference_in_many_prompts_rules_out_more_than_none_in_few() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from replies import GOOD, OTHER, pair, pairs, prompt, said
 
@@ -150,7 +148,8 @@ def test_another_template_is_pointed_out() -> None:
     assert "templates" in notes_of(counted)[0]
 
 
-def test_a_verdict_is_plain_json() -> None:
-    measure = measured(pairs((PLENTY, GOOD, GOOD)))["length"]
-    assert json.loads(json.dumps(measure.tell(1.0))) == "×1.00"
-    assert measured(pairs((PLENTY, GOOD, GOOD)))["answers"].tell(0.125) == "12.5%"
+def test_values_are_told_in_their_unit() -> None:
+    found = measured([pair(before=-0.3, after=-0.3)])
+    assert found["answers"].tell(0.125) == "12.5%"
+    assert found["length"].limit == "×0.80 to ×1.25"
+    assert found["likelihood"].limit == "at most 0.0500 nats"
