@@ -57,7 +57,7 @@ def main() -> int:
         print(json.dumps([{"case": case.name, "noise": case.noise, **verdict.to_dict()} for case, verdict in rows]))
     else:
         _print(rows)
-    return 0 if _is_right(rows) else 1
+    return 0 if is_right(rows) else 1
 
 
 def _arguments() -> argparse.Namespace:
@@ -105,7 +105,7 @@ async def _serving(case: Case, folder: Path) -> AsyncIterator[Examinee]:
             await managed.stop()
 
 
-def _is_right(rows: Sequence[Row]) -> bool:
+def is_right(rows: Sequence[Row]) -> bool:
     """Formats pass, and once noise has failed, more noise fails as well; the most noise does."""
     formats = [verdict.quality is Quality.PASSED for case, verdict in rows if not case.noise]
     noises = [verdict.quality is Quality.PASSED for case, verdict in rows if case.noise]
