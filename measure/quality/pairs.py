@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,13 +10,16 @@ from measure.quality.prompts import Prompt
 from measure.quality.reply import Reply, Token
 from measure.quality.text import common_prefix, edit_distance, loops, repetition, words
 
+_HALF_CHARACTER = "\N{REPLACEMENT CHARACTER}".encode()
+
 FLOOR_NATS = 10.0
 """The most that one token can count: an engine names few rivals, and minus infinity would drown all else."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The places at which both models stood behind the same text: up to and with the first token that differs.
+    """The places at which both models stood behind the same text: up to and with the first token that differs, or up to
+    where two engines cut the same text into other tokens.
 
     ``loss`` is the sum over ``places`` of the baseline's log-probability of the token it wrote, less the candidate's,
     in nats.
@@ -79,11 +82,14 @@ class Pair:
             return None
         loss, places = 0.0, 0
         for own, other in zip(mine, theirs, strict=False):
+            is_same = own.piece == other.piece or (not places and own.piece.lstrip() == other.piece.lstrip())
+            if not is_same and _spelled_otherwise(mine[places:], theirs[places:]):
+                break  # from here on the places are not the same ones
             places += 1
-            loss += min(FLOOR_NATS, own.logprob - _logprob_of(own.piece, other))
-            if own.piece != other.piece:
+            loss += min(FLOOR_NATS, own.logprob - (other.logprob if is_same else _logprob_of(own.piece, other)))
+            if not is_same:
                 break
-        return Shared(places, loss)
+        return Shared(places, loss) if places else None
 
     @cached_property
     def loops(self) -> tuple[bool, bool]:
@@ -119,9 +125,17 @@ def pair_up(
     )
 
 
+def _spelled_otherwise(mine: Sequence[Token], theirs: Sequence[Token]) -> bool:
+    """Whether two first tokens that differ say the same text: cut in another place, or half a character, which not
+    every engine can spell."""
+    pieces = mine[0].piece, theirs[0].piece
+    if any(_HALF_CHARACTER in piece for piece in pieces):
+        return True
+    texts = [b"".join(token.piece for token in each) for each in (mine, theirs)]
+    return common_prefix(*texts) >= max(map(len, pieces))
+
+
 def _logprob_of(piece: bytes, place: Token) -> float:
-    """The log-probability of ``piece`` at a place; where it is not among the rivals, the least of those: at most so
-    much."""
-    if piece == place.piece:
-        return place.logprob
+    """The log-probability of another token than the one that was written. Where it is not among the rivals, the least
+    of those: at most so much."""
     return place.rivals.get(piece, min(place.rivals.values(), default=place.logprob))

@@ -73,6 +73,34 @@ def test_the_loss_counts_the_shared_tokens_and_the_first_that_differs() -> None:
     assert shared.loss == pytest.approx(0.1 + 0.7)
 
 
+@pytest.mark.parametrize(
+    ("mine", "theirs", "places"),
+    [
+        ((b"a", b" har", b"bour"), (b"a", b" harbour"), 1),
+        ((b"a", b"\xe6", b"\x9c"), (b"a", "\ufffd".encode()), 1),
+        ((b" The", b" sea"), (b"The", b" sea"), 2),
+        ((b"harb", b"our"), (b"harbour",), 0),
+    ],
+)
+def test_the_same_text_in_other_tokens_is_no_loss(
+    mine: tuple[bytes, ...], theirs: tuple[bytes, ...], places: int
+) -> None:
+    sides = [
+        said("x", tokens=[Token(piece, -0.5, {piece: -0.5, b"?": -9.0}) for piece in each]) for each in (mine, theirs)
+    ]
+    shared = Pair(prompt(), *sides).shared
+    assert (shared.places if shared else 0) == places
+    assert shared is None or shared.loss == 0.0
+
+
+def test_other_space_within_a_text_is_another_token() -> None:
+    mine = (Token(b"a", -0.5), Token(b"\n", -0.5))
+    theirs = (Token(b"a", -0.5), Token(b" ", -0.5, {b" ": -0.5, b"\n": -2.5}))
+    shared = Pair(prompt(), said("a", tokens=mine), said("a", tokens=theirs)).shared
+    assert shared is not None
+    assert (shared.places, shared.loss) == (2, 2.0)
+
+
 def test_a_token_that_is_not_among_the_rivals_counts_as_the_least_of_them() -> None:
     theirs = (Token(b"x", -0.1, {b"x": -0.1, b"y": -4.0}),)
     shared = Pair(prompt(), said("a", tokens=[Token(b"a", -0.5)]), said("x", tokens=theirs)).shared
