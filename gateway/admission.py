@@ -72,9 +72,9 @@ class Admission:
         self.running = 0
         self.waiting = 0
 
-    def admitted(self, key: str) -> Admitted:
+    def admitted(self, key: str, left_s: float | None = None) -> Admitted:
         """Return ``async with``'s form of ``enter`` and ``leave``."""
-        return Admitted(self, key)
+        return Admitted(self, key, left_s)
 
     def try_enter(self, key: str) -> bool:
         """Take a place if one is free now."""
@@ -87,8 +87,10 @@ class Admission:
         state.running += 1
         return True
 
-    async def enter(self, key: str) -> None:
+    async def enter(self, key: str, left_s: float | None = None) -> None:
         """Take a place, waiting for it if need be; whoever returns from here has to call ``leave``.
+
+        ``left_s`` are the seconds until the request's deadline: it does not wait for longer.
 
         Raises ``ApiError`` (429 with `Retry-After`) when the queue is full or the wait was too long. A caller that is
         cancelled while it waits gives up its place in the queue.
@@ -105,7 +107,8 @@ class Admission:
         state.waiters[waiter] = None
         self.waiting += 1
         self._offer_turn(state)
-        timer = loop.call_later(self._limits.queue_timeout_s, self._give_up, state, waiter)
+        most_s = self._limits.queue_timeout_s if left_s is None else min(self._limits.queue_timeout_s, max(0.0, left_s))
+        timer = loop.call_later(most_s, self._give_up, state, waiter)
         try:
             admitted = await waiter
         except asyncio.CancelledError:
@@ -117,7 +120,7 @@ class Admission:
         finally:
             timer.cancel()
         if not admitted:
-            raise self._refusal(state, f"and none became free in {self._limits.queue_timeout_s:g} s")
+            raise self._refusal(state, f"and none became free in {most_s:g} s")
 
     def leave(self, key: str) -> None:
         """Give a place back; the next in turn gets it at once."""
@@ -183,15 +186,16 @@ class Admission:
 class Admitted:
     """A place that is given back at the end of the block."""
 
-    __slots__ = ("_admission", "_key")
+    __slots__ = ("_admission", "_key", "_left_s")
 
-    def __init__(self, admission: Admission, key: str) -> None:
+    def __init__(self, admission: Admission, key: str, left_s: float | None) -> None:
         self._admission = admission
         self._key = key
+        self._left_s = left_s
 
     async def __aenter__(self) -> None:
         if not self._admission.try_enter(self._key):
-            await self._admission.enter(self._key)
+            await self._admission.enter(self._key, self._left_s)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -125,5 +125,8 @@ def _length(context: int | None) -> int:
 def on_battery() -> bool:
     """Return whether this machine runs on battery now; one without a battery, or that does not say, does not."""
     read = getattr(psutil, "sensors_battery", None)  # there is none on some systems
-    battery = None if read is None else read()
+    try:
+        battery = None if read is None else read()
+    except OSError:
+        return False
     return battery is not None and battery.power_plugged is False

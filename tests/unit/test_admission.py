@@ -122,6 +122,17 @@ async def test_whoever_waits_too_long_gets_429_and_leaves_the_queue() -> None:
     assert gate.running == 0
 
 
+async def test_nobody_waits_past_the_deadline_of_its_request() -> None:
+    gate = admission(timeout_s=60)
+    gate.try_enter("a")
+    with pytest.raises(ApiError) as refusal:
+        async with gate.admitted("b", left_s=0.02):
+            pass
+    assert refusal.value.status == 429
+    assert "none became free in 0.02 s" in refusal.value.message
+    assert (gate.running, gate.waiting) == (1, 0)
+
+
 async def test_a_client_that_leaves_while_it_waits_frees_its_place_in_the_queue() -> None:
     gate = admission()
     gate.try_enter("a")
