@@ -40,12 +40,15 @@ class Quiet:
         return await wait_for_idle_cores()
 
     def _loads_beside(self, engine: Engine, deployment: Deployment) -> bool:
-        """Whether an engine that runs on the same hardware, or may do so, is still being loaded."""
+        """Whether an engine that runs on the same hardware, or on the same host as far as is known, is being loaded."""
         if not engine.first_answer.is_set():
             since = self._began_at
         elif engine.health is Health.LOADING:
             since = engine.loading_since
         else:
             return False
-        beside = not engine.deployments or any(d.hardware.shares(deployment.hardware) for d in engine.deployments)
+        if engine.deployments:
+            beside = any(each.hardware.shares(deployment.hardware) for each in engine.deployments)
+        else:
+            beside = engine.source.host == deployment.hardware.host
         return beside and asyncio.get_running_loop().time() - since < LOADING_LIMIT_S

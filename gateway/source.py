@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -33,6 +34,14 @@ class Source(ABC):
     def url(self) -> str:
         """The engine's address; "" as long as it has none."""
         return "" if self.adapter is None else self.adapter.endpoint.url
+
+    @property
+    def host(self) -> str:
+        """The machine that it runs on, as ``Hardware.host`` will name it; known before it has answered."""
+        if self._hardware_given is not None:
+            return self._hardware_given.host
+        url = self._endpoint.url
+        return socket.gethostname() if not url or is_local(url) else urlsplit(url).hostname or url
 
     @abstractmethod
     async def connect(self) -> Adapter:

@@ -230,6 +230,18 @@ async def test_nothing_is_measured_while_a_model_is_being_loaded_on_the_same_har
     assert len(ready.requests) > 3
 
 
+async def test_a_model_that_is_being_loaded_on_another_machine_holds_up_nothing(
+    scripted: Scripted, gateway: Start
+) -> None:
+    ready, loading = scripted(kind="vllm"), scripted(kind="llamacpp")
+    loading.routes["GET /health"] = status(503, {"error": {"message": "Loading model", "code": 503}})
+    engines = [elsewhere(ready, "a", slots=1), elsewhere(loading, "b", slots=1, hardware={"host": "far away"})]
+    running = gateway(engines=engines, routing=MEASURED)
+    async with running.client() as client:
+        report = await until(client, settled)
+    assert {entry["id"]: entry["state"] for entry in report["deployments"]} == {"a": "up", "b": "loading"}
+
+
 async def test_a_first_measurement_waits_for_idle_cores_is_made_all_the_same_and_repeated_when_they_are(
     scripted: Scripted, gateway: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
