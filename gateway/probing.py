@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from adapters.errors import EngineError
+from gateway.quiet import NO_HURRY_S, Quiet
 from gateway.settings import RoutingSettings
 from measure.probe import Probe
 from measure.traffic import Disturbed
@@ -16,7 +17,6 @@ from policies.types import Deployment, Health
 
 if TYPE_CHECKING:
     from gateway.fleet import Fleet
-    from gateway.quiet import Quiet
 
 logger = logging.getLogger("paceline.measure")
 
@@ -74,7 +74,7 @@ class Probing:
         if not self._allowance.has_any(now):
             return False
         due = self._due(now)
-        if due is None or on_battery() or not await self._quiet.settles(due):
+        if due is None or on_battery() or not await self._quiet.settles(due, NO_HURRY_S):
             return False
         await self._probe(due)
         return True

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
-from measure.cpu import wait_for_idle_cores
+from measure.cpu import QUIET_LIMIT_S, wait_for_idle_cores
 from policies.types import Deployment, Health
 
 if TYPE_CHECKING:
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 LOADING_LIMIT_S = 120.0
 """So long a measurement waits for a model that is being loaded on the same hardware."""
+NO_HURRY_S = 1.0
+"""How long what can be done at any time waits for idle cores: its time comes again."""
 
 
 class Quiet:
@@ -30,14 +32,14 @@ class Quiet:
         """Return whether a measurement of ``deployment`` may begin, as far as can be told at once."""
         return self.start_is_over and not any(self._loads_beside(engine, deployment) for engine in self._fleet.engines)
 
-    async def settles(self, deployment: Deployment) -> bool:
-        """Wait for idle cores where the deployment runs on this machine; for some seconds at most.
+    async def settles(self, deployment: Deployment, limit_s: float = QUIET_LIMIT_S) -> bool:
+        """Wait for idle cores where the deployment runs on this machine, for ``limit_s`` at most.
 
         Returns whether they are idle, or belong to another machine.
         """
         if deployment.hardware.host != socket.gethostname():
             return True
-        return await wait_for_idle_cores()
+        return await wait_for_idle_cores(limit_s)
 
     def _loads_beside(self, engine: Engine, deployment: Deployment) -> bool:
         """Whether an engine that runs on the same hardware, or on the same host as far as is known, is being loaded."""

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from gateway.quiet import NO_HURRY_S, Quiet
 from measure.async_store import AsyncStore
 from measure.progress import Progress
 from measure.quick import QuickResult, measure_quickly
@@ -14,7 +15,6 @@ from policies.types import Deployment, Health
 
 if TYPE_CHECKING:
     from gateway.fleet import Fleet
-    from gateway.quiet import Quiet
 
 logger = logging.getLogger("paceline.measure")
 
@@ -97,7 +97,7 @@ class Speeds:
 
     async def _measure_again(self, deployment: Deployment, why: str) -> bool:
         """Returns whether it was measured: a live request ends that, and its time comes with the next quiet."""
-        if not await self._quiet.settles(deployment):
+        if not await self._quiet.settles(deployment, NO_HURRY_S):
             return False
         logger.info("%s is measured again: %s", deployment.id, why)
         try:

@@ -83,6 +83,10 @@ def _engine(entry: Entry, *, with_version: bool = False) -> str:
 
 
 def _state(entry: Entry) -> str:
-    state = f"{entry.get('state')}, stable" if entry.get("stable") else str(entry.get("state"))
-    note = entry.get("note")
+    words = [str(entry.get("state"))]
+    if entry.get("stable"):
+        words.append("stable")
+    if (entry.get("predictions") or {}).get("outdated"):
+        words.append("to be measured again")
+    state, note = ", ".join(words), entry.get("note")
     return f"{state}: {note}" if note else state

@@ -248,7 +248,7 @@ async def test_a_first_measurement_waits_for_idle_cores_is_made_all_the_same_and
     caplog.set_level(logging.INFO, "paceline.measure")
     asked, given_up, idle_at_last = threading.Event(), threading.Event(), threading.Event()
 
-    async def wait() -> bool:
+    async def wait(limit_s: float) -> bool:
         asked.set()
         await asyncio.to_thread(given_up.wait, LIMIT_S)
         return idle_at_last.is_set()

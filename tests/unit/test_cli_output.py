@@ -65,6 +65,8 @@ def test_speeds_stand_under_their_model_by_prompt_length() -> None:
     judged = {**INT4, "quality": "passed", "predictions": {"held": 0.81, "outcomes": 120, "spread": 0.1}}
     assert "passed" in speed_tables([judged])
     assert "81% of 120" in speed_tables([judged])
+    outdated = {**judged, "stable": True, "predictions": {**judged["predictions"], "outdated": "16 of 20"}}
+    assert "up, stable, to be measured again" in speed_tables([outdated])
     text = speed_tables([INT4, DOWN])
     assert "SmolLM2\n" in text
     assert "344 at 98, 249 at 909" in text
