@@ -120,6 +120,8 @@ class JoinedAnswer(Answer):
             raise Broken(error.message, engine=error.engine) from error
         if blob is None or self._given:
             return None
+        if self.kept is not None and blob:
+            self.kept.append(blob)
         self._size += len(blob)
         try:
             for event in split_events(blob):

@@ -139,6 +139,8 @@ class Answer(ABC):
 
     streamed: bool
     outcome: Outcome
+    kept: list[bytes] | None = None
+    """Where an answer that is joined from events leaves these as they pass, if somebody wants them."""
 
     @abstractmethod
     async def read(self) -> bytes | None:

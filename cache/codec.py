@@ -23,7 +23,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 import msgspec
-import zstandard
 
 from cache.entry import Entry
 
@@ -60,8 +59,12 @@ class Codec:
             from cryptography.hazmat.primitives.ciphers import aead
 
             self._ciphers = {id_.encode(): aead.AESGCM(key) for id_, key in keys.items()}
-        self._compressor = zstandard.ZstdCompressor(level=1, write_checksum=False)
+        import zstandard  # takes a while, and only what is shared is packed
+
+        self._compressor = zstandard.ZstdCompressor(level=1)
         self._decompressor = zstandard.ZstdDecompressor()
+        self._size_of = zstandard.frame_content_size
+        self._fault = zstandard.ZstdError
 
     def pack(self, name: str, entry: Entry) -> bytes:
         """Return an entry as the bytes that are kept under ``name``."""
@@ -114,10 +117,10 @@ class Codec:
 
     def _decompress(self, data: bytes) -> bytes:
         try:
-            if not 0 <= zstandard.frame_content_size(data) <= MAX_BYTES:
+            if not 0 <= self._size_of(data) <= MAX_BYTES:
                 raise Unreadable("does not say how large it is, or is too large")
             return self._decompressor.decompress(data)
-        except zstandard.ZstdError as error:
+        except self._fault as error:
             raise Unreadable(f"cannot be decompressed: {error}") from None
 
 

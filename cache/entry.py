@@ -33,11 +33,13 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What the engine took from request to end: what a hit saves."""
     model_name: str = ""
     """The logical model, for statistics."""
+    whole: bytes = b""
+    """The one JSON body that the events of ``body`` become, where somebody has wanted it already."""
 
     @property
     def size(self) -> int:
         """Bytes in memory, roughly."""
-        return len(self.body) + 72 * len(self.cuts) + 600
+        return len(self.body) + len(self.whole) + 72 * len(self.cuts) + 600
 
     def pieces(self) -> Iterator[tuple[int, bytes]]:
         """Return when each piece came, in ms after the first, and the piece."""

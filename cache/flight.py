@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final
 
+from cache.entry import Entry
 from cache.head import Head
 
 MOST_BYTES: Final = 4 << 20
@@ -21,7 +22,8 @@ class Flight:
     """
 
     def __init__(self, on_closed: Callable[[Flight], None], most_bytes: int = MOST_BYTES) -> None:
-        self.head: Head | None = None
+        self.head: Head | Entry | None = None
+        """An entry stands for the whole answer: then there are no pieces."""
         self.done = False
         self.joined = 0
         """How many readers there have been."""
@@ -62,7 +64,7 @@ class Flight:
 
     # --- the task's side
 
-    def take_off(self, head: Head) -> None:
+    def take_off(self, head: Head | Entry) -> None:
         """Say what the readers have to know; the last time counts that is before the first piece."""
         self.head = head
 

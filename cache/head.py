@@ -15,8 +15,6 @@ class Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
     deployment: str
     engine: str
     precision: str
-    fingerprint: str
-    reason: str
     streamed: bool
 
 

@@ -70,7 +70,7 @@ class RedisStore:
     @property
     def available(self) -> bool:
         """Whether lookups are made at the moment."""
-        return not self.reading.open
+        return self._connection is not None and not self.reading.open
 
     @property
     def prefix(self) -> str:

@@ -22,7 +22,7 @@ from cache.breaker import StoreError
 from cache.codec import Codec, Unreadable
 from cache.connection import Connection, connect
 from cache.flight import Flight, Reader
-from cache.head import encode_head
+from cache.head import Head, encode_head
 from cache.key import Key
 from cache.redis_store import LEASE_S, RedisStore
 from cache.scripts import RELEASE
@@ -155,7 +155,7 @@ class Replicas:
                 if piece is None:
                     self._send(name, "e", b"")
                     return
-                if not head_is_sent and lead.flight.head is not None:
+                if not head_is_sent and isinstance(lead.flight.head, Head):
                     head_is_sent = True
                     self._send(name, "h", encode_head(lead.flight.head))
                 self._send(name, "d", piece)

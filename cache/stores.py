@@ -34,14 +34,17 @@ class Answered:
 
 
 class Stores:
-    """Finds and keeps entries. ``max_entry_bytes`` is the largest body that is kept, before compression."""
+    """Finds and keeps entries. ``max_entry_bytes`` is the largest body that is kept, before compression.
+
+    ``codec`` belongs to ``remote``: there is both, or none.
+    """
 
     def __init__(
-        self, memory: MemoryStore, remote: RedisStore | None, codec: Codec, *, max_entry_bytes: int = 1 << 20
+        self, memory: MemoryStore, remote: RedisStore | None, codec: Codec | None, *, max_entry_bytes: int = 1 << 20
     ) -> None:
         self.memory = memory
         self.remote = remote
-        self.codec = codec
+        self._codec = codec
         self.max_entry_bytes = max_entry_bytes
         self.statistics = Statistics()
         self._said: set[str] = set()
@@ -56,12 +59,12 @@ class Stores:
         if self.remote is not None:
             await self.remote.aclose()
 
-    def recall(self, names: Sequence[str], max_age_s: float | None = None) -> tuple[str, Entry] | None:
+    def recall(self, names: Sequence[str], max_age_s: float | None = None) -> Entry | None:
         """Return the first of ``names`` that is in memory and no older than that."""
         for name in names:
             entry = self.memory.get(name)
             if entry is not None and (max_age_s is None or time.time() - entry.created <= max_age_s):
-                return name, entry
+                return entry
         return None
 
     async def find(
@@ -99,8 +102,8 @@ class Stores:
             return False
         name = key.entry(fingerprint)
         self.memory.put(name, entry)
-        if self.remote is not None and self.remote.available:
-            self.remote.put(name, self.codec.pack(name, entry), entry.expires - time.time())
+        if self.remote is not None and self._codec is not None and self.remote.available:
+            self.remote.put(name, self._codec.pack(name, entry), entry.expires - time.time())
         self.statistics.of(entry.model_name).stored += 1
         return True
 
@@ -123,17 +126,18 @@ class Stores:
         return found
 
     def _read(self, kept: Kept) -> Entry | str:
+        assert self._codec is not None
         try:
-            return self.codec.unpack(kept.name, kept.data)
+            return self._codec.unpack(kept.name, kept.data)
         except Unreadable as error:
             return str(error)
 
     def _taken_in(self, found: Found) -> Entry | None:
         """Unpack what the shared store gave. What cannot be read is deleted there: it is a miss, and said once."""
-        if found.data is None or self.remote is None:
+        if found.data is None or self.remote is None or self._codec is None:
             return None
         try:
-            entry = self.codec.unpack(found.name, found.data)
+            entry = self._codec.unpack(found.name, found.data)
         except Unreadable as error:
             self.remote.drop(found.name)
             if str(error) not in self._said and len(self._said) < 100:

@@ -88,6 +88,11 @@ class Attempt:
         self.started_at = self._loop.time()
         self._answer = await self.engine.adapter.send(self.call)
 
+    def keep_events(self, kept: list[bytes]) -> None:
+        """Leave there the events that a joined answer is made of; nothing of any other one."""
+        assert self._answer is not None
+        self._answer.kept = kept
+
     async def read(self) -> bytes | None:
         """Return the next bytes for the client and keep the ledger current. Raises ``EngineError``."""
         assert self._answer is not None

@@ -9,6 +9,8 @@ import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from cache.rules import USUAL, Terms, read_terms
+from gateway.cached import not_kept, serve_cached
 from gateway.client import ClientLeft, ClientWatch, Message, Receive, Scope, Send, TooLarge, read_body, send_body
 from gateway.errors import ApiError
 from gateway.exchange import Exchange, Wishes
@@ -69,7 +71,12 @@ class InferenceEndpoint:
             ) from None
         incoming = read_request(self._operation, data)
         wishes = Wishes(
-            caller.name, _objective(headers), _text(headers, b"x-paceline-deployment"), _deadline_s(headers)
+            caller.name,
+            _objective(headers),
+            _text(headers, b"x-paceline-deployment"),
+            _deadline_s(headers),
+            _terms(headers),
+            headers.get(b"x-paceline-cache-pace") == b"recorded",
         )
         passed_on = tuple((name.decode(), _text(headers, name)) for name in _PASSED_ON if name in headers)
         exchange = Exchange(request_id, arrived_at, incoming, wishes, (("x-request-id", request_id), *passed_on))
@@ -83,8 +90,15 @@ class InferenceEndpoint:
         watch = ClientWatch(receive, task)
         house.running.add(task)
         try:
-            async with house.admission.admitted(exchange.wishes.caller):
-                await serve(exchange, house.fleet, send, house.settings.server.keepalive_s)
+            caching = house.caching
+            ticket = caching.ticket(exchange) if caching is not None else None
+            if caching is not None and ticket is not None:
+                await serve_cached(exchange, ticket, house, caching, send)
+            elif exchange.wishes.terms.only:
+                raise not_kept(exchange)
+            else:
+                async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()):
+                    await serve(exchange, house.fleet, send, house.settings.server.keepalive_s)
         except asyncio.CancelledError:
             if not watch.left:
                 raise
@@ -165,3 +179,13 @@ def _deadline_s(headers: Mapping[bytes, bytes]) -> float | None:
             param="x-paceline-deadline-ms",
         )
     return int(value) / 1000
+
+
+def _terms(headers: Mapping[bytes, bytes]) -> Terms:
+    """What the client says of the cache: ``x-paceline-cache`` before ``Cache-Control``."""
+    if b"x-paceline-cache" not in headers and b"cache-control" not in headers:
+        return USUAL
+    try:
+        return read_terms(_text(headers, b"x-paceline-cache"), _text(headers, b"cache-control"))
+    except ValueError as error:
+        raise ApiError(400, f"x-paceline-cache: {error}", param="x-paceline-cache") from None

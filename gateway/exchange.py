@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from cache.rules import USUAL, Terms
 from gateway.client import Header
 from gateway.incoming import Incoming
 from policies.types import Decision, Deployment, Estimate, Objective, RequestFacts
@@ -21,6 +22,17 @@ class Wishes:
     pinned: str = ""
     deadline_s: float | None = None
     """Seconds from the request's arrival within which the whole answer is wanted."""
+    terms: Terms = USUAL
+    """What the cache may do for it."""
+    paced: bool = False
+    """A kept answer is to come at the pace at which it was made."""
+
+
+@value
+class Kept:
+    """An answer that another request has called for, now or before: its headers."""
+
+    headers: tuple[Header, ...]
 
 
 @dataclass(slots=True)
@@ -43,6 +55,12 @@ class Exchange:
     attempts: int = 0
     routed_at: float = 0.0
     first_token_at: float | None = None
+    cache: bytes = b"off"
+    """``hit``, ``miss``, ``coalesced``, ``bypass`` (the cache does not answer) or ``off``."""
+    cache_key: bytes = b""
+    """The beginning of the name under which its answer is kept."""
+    kept: Kept | None = None
+    """Whose answer it is, where this request called no engine."""
     ended: str = ""
     """``done``, ``cancelled``, ``failed`` or ``refused``, once it has ended."""
 
@@ -63,12 +81,17 @@ class Exchange:
         deployment = self.deployment
         if deployment is not None:
             lines += [
-                *_who(deployment.id, deployment.engine, deployment.precision),
+                *who(deployment.id, deployment.engine, deployment.precision),
                 (b"x-paceline-reason", header_text(self.reason)),
                 (b"x-paceline-attempts", b"%d" % self.attempts),
             ]
             if self.estimate is not None:
                 lines += predicted(self.estimate)
+        elif self.kept is not None:
+            lines += self.kept.headers
+        lines.append((b"x-paceline-cache", self.cache))
+        if self.cache_key:
+            lines.append((b"x-paceline-cache-key", self.cache_key))
         lines.append((b"server-timing", self._server_timing(now)))
         return lines
 
@@ -83,7 +106,8 @@ class Exchange:
 
 
 @lru_cache(1024)
-def _who(id_: str, engine: str, precision: str) -> tuple[Header, ...]:
+def who(id_: str, engine: str, precision: str) -> tuple[Header, ...]:
+    """Return the headers that name a deployment."""
     return (
         (b"x-paceline-deployment", header_text(id_)),
         (b"x-paceline-engine", header_text(engine)),

@@ -6,8 +6,10 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
+from cache.rules import Mode
 from gateway.admission import Admission
 from gateway.assembly import Assembly
+from gateway.caching import Caching
 from gateway.client import Scope
 from gateway.fleet import Fleet
 from gateway.keys import Caller, Door
@@ -31,6 +33,7 @@ class House:
         self.door = Door(settings)
         self.admission = Admission(settings.limits, settings.auth.keys)
         self.fleet = Fleet(settings.routing, settings.models)
+        self.caching = Caching(settings, self.fleet) if _caches(settings) else None
         self.running: set[asyncio.Task[object]] = set()
         """The tasks that answer inference requests now."""
         self._assembly = Assembly(settings, self.fleet)
@@ -47,6 +50,8 @@ class House:
         await self.verdicts.start()
         self.fleet.on_change(self.measuring.fleet_changed)
         self.measuring.start()
+        if self.caching is not None:
+            self.caching.open()
         self._assembly.start()
 
     def start_is_over(self) -> None:
@@ -61,6 +66,8 @@ class House:
     async def aclose(self) -> None:
         """Stop everything, the engines that are ours included, and save what was learned."""
         await self._assembly.aclose()
+        if self.caching is not None:
+            await self.caching.aclose()
         if self.measuring is not None:
             await self.measuring.aclose()
         if self.verdicts is not None:
@@ -83,3 +90,9 @@ class House:
         self.fleet.stopping = True
         for task in tuple(self.running):
             task.cancel()
+
+
+def _caches(settings: Settings) -> bool:
+    """Whether anything is cacheable at all."""
+    modes = [settings.cache.mode, *(model.cache.mode for model in settings.models.values())]
+    return any(mode not in (None, Mode.OFF) for mode in (*modes, *(key.cache for key in settings.auth.keys)))

@@ -20,6 +20,21 @@ Deliver = Callable[[Attempt], Awaitable[None]]
 
 async def serve(exchange: Exchange, fleet: Fleet, send: Send, keepalive_s: float) -> None:
     """Answer one request. Raises ``ApiError`` as long as nothing has been sent; afterwards errors are stream events."""
+    await _decide(exchange, fleet)
+    if exchange.incoming.stream:
+        await _serve_stream(exchange, fleet, send, keepalive_s)
+    else:
+        await _serve_whole(exchange, fleet, send)
+
+
+async def fetch(exchange: Exchange, fleet: Fleet, deliver: Deliver) -> None:
+    """Have one request answered into ``deliver``, which may be called for several attempts. Raises ``ApiError``."""
+    await _decide(exchange, fleet)
+    await _try_candidates(exchange, fleet, deliver)
+
+
+async def _decide(exchange: Exchange, fleet: Fleet) -> None:
+    """Route a request. Raises ``ApiError`` when nobody can serve it."""
     facts = fleet.facts(exchange.incoming, exchange.wishes, exchange.left_s())
     exchange.facts = await fleet.exact(facts, exchange.incoming)
     exchange.decision = fleet.route(exchange.facts)
@@ -29,10 +44,6 @@ async def serve(exchange: Exchange, fleet: Fleet, send: Send, keepalive_s: float
     if (late := misses_deadline(exchange.decision, exchange.facts)) is not None:
         best = next(candidate for candidate in exchange.decision.candidates if candidate.estimate is late)
         raise too_late(exchange.facts, best, fleet.alone(exchange.facts, best.deployment))
-    if exchange.incoming.stream:
-        await _serve_stream(exchange, fleet, send, keepalive_s)
-    else:
-        await _serve_whole(exchange, fleet, send)
 
 
 async def _serve_stream(exchange: Exchange, fleet: Fleet, send: Send, keepalive_s: float) -> None:

@@ -13,6 +13,7 @@ from pydantic_settings import SettingsError as SourceError
 
 from gateway.redaction import redact
 from gateway.settings_base import UserPath
+from gateway.settings_cache import CacheSettings
 from gateway.settings_document import Document
 from gateway.settings_engines import EngineKind, EngineSettings, HardwareSettings, LaunchKind, LaunchSettings
 from gateway.settings_errors import Problem, SettingsError, absent_variables, explain, unknown_variables
@@ -32,6 +33,7 @@ from measure.place import data_folder
 
 __all__ = [
     "AuthSettings",
+    "CacheSettings",
     "DiscoverySettings",
     "EngineKind",
     "EngineSettings",
@@ -76,6 +78,7 @@ class Settings(BaseSettings):
     engines: tuple[EngineSettings, ...] = Field(default=(), description="The engines behind it.")
     models: dict[str, ModelSettings] = Field(default={}, description="Settings per logical model name.")
     routing: RoutingSettings = Field(default=RoutingSettings(), description="What decides between deployments.")
+    cache: CacheSettings = Field(default=CacheSettings(), description="Repeated prompts.")
     discovery: DiscoverySettings = Field(default=DiscoverySettings(), description="Engines found on this machine.")
     data_dir: UserPath = Field(
         default_factory=data_folder,
@@ -100,6 +103,7 @@ class Settings(BaseSettings):
         """Return every secret that the settings hold or lead to, so that it can be kept out of logs and answers."""
         for key in self.auth.keys:
             yield os.environ.get(key.env or "", "")
+        yield from self.cache.secrets()
         for engine in self.engines:
             yield engine.key()
             if engine.launch is not None:

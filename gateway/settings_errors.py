@@ -201,6 +201,7 @@ def absent_variables(settings: Settings, environ: Mapping[str, str]) -> list[Pro
     """Return a problem for each variable that should hold a key and does not."""
     named = [(f"auth.keys[{index}].env", key.env) for index, key in enumerate(settings.auth.keys)]
     named += [(f"engines[{index}].api_key_env", engine.api_key_env) for index, engine in enumerate(settings.engines)]
+    named += [(f"cache.encryption[{index}].env", key.env) for index, key in enumerate(settings.cache.encryption)]
     return [
         Problem(path, f"names the variable {variable}, which is not set", f"Set it: `export {variable}=…`.")
         for path, variable in named

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Any
 
 from pydantic import ByteSize, Field, field_validator, model_validator
 
 from adapters.registry import USUAL_PORTS
+from cache.rules import Mode
 from gateway.settings_base import Group, Name, Seconds
+from gateway.settings_cache import ModelCacheSettings
 from policies.types import Objective, Precision
 
 DEFAULT_PORT = 7223
@@ -82,6 +85,12 @@ class KeySettings(Group):
     max_concurrent: int | None = Field(
         default=None, ge=1, description="Its own limit, instead of `limits.per_key`.", examples=[8]
     )
+    cache: Mode | None = Field(default=None, description="Instead of `cache.mode`.", examples=["off"])
+
+    @field_validator("cache", mode="before")
+    @classmethod
+    def _yaml_reads_off_as_false(cls, value: Any) -> Any:
+        return Mode.OFF if value is False else value
 
     @model_validator(mode="after")
     def _one_source(self) -> KeySettings:
@@ -118,6 +127,7 @@ class ModelSettings(Group):
 
     aliases: tuple[str, ...] = Field(default=(), description="Other names for it.", examples=[["gpt-4o-mini"]])
     objective: Objective | None = Field(default=None, description="Instead of `routing.objective`.", examples=["ttft"])
+    cache: ModelCacheSettings = Field(default=ModelCacheSettings(), description="Instead of `cache`'s own.")
     trusted_precision: Precision | None = Field(
         default=None,
         description="Least precision that serves also those who asked for none, without `paceline quality`.",

@@ -27,6 +27,7 @@ class Gateway:
     def __init__(self, folder: Path, **settings: Any) -> None:
         server = {"port": 0, "graceful_stop_s": 5.0, **settings.pop("server", {})}
         routing = {"measure_at_start": False, **settings.pop("routing", {})}
+        settings.setdefault("cache", "off")  # tests send the same request again, and mean it
         self.house = House(Settings(data_dir=folder, server=server, routing=routing, **settings))
         self._listening: Future[str] = Future()
         self._server = Server(self.house, self._on_listening)

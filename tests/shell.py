@@ -22,6 +22,7 @@ class Shell:
         self.folder = folder
         self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PACELINE_")}
         self.environment |= {"PYTHONPATH": str(ROOT), "PACELINE_DATA": str(folder / "data"), "NO_COLOR": "1"}
+        self.environment["PACELINE_CACHE__MODE"] = "off"  # tests send the same request again, and mean it
         self.started: list[subprocess.Popen[str]] = []
 
     def close(self) -> None:

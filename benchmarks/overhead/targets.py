@@ -112,6 +112,7 @@ def _paceline(site: Site) -> list[str]:
         "server": {"host": "127.0.0.1", "port": site.port},
         "auth": {"keys": [{"name": "load", "hash": "sha256:" + hashlib.sha256(KEY.encode()).hexdigest()}]},
         "data_dir": str(site.folder / "data"),
+        "cache": {"mode": "off"},  # the same request again is to be a request again
         "engines": engines,
     }
     return ["up", "--config", site.write("paceline.yaml", json.dumps(config))]

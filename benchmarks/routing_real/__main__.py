@@ -71,7 +71,10 @@ def _run(args: argparse.Namespace, folder: Path, phases: list[Phase]) -> None:
     config = folder / "paceline.yaml"
     engines = _engines(with_vllm=not args.no_vllm)
     config.write_text(
-        yaml.safe_dump({"server": {"port": 0}, "data_dir": str(folder / "data"), "engines": engines}, sort_keys=False)
+        yaml.safe_dump(
+            {"server": {"port": 0}, "data_dir": str(folder / "data"), "cache": {"mode": "off"}, "engines": engines},
+            sort_keys=False,
+        )
     )
     console.print(f"Starting {len(engines)} engines and the gateway.")
     with Gateway(config, folder / "gateway.log") as gateway:

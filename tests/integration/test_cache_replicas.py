@@ -22,7 +22,7 @@ LIMIT_S = 20.0
 KEY = make_key("chat", "m", "ann", {"messages": b"1"})
 NAMES = [KEY.entry("fp")]
 LEASE = KEY.lease(["fp"])
-HEAD = Head("m", "a", "llamacpp", "bf16", "fp", "the only one", True)
+HEAD = Head("m", "a", "llamacpp", "bf16", True)
 
 
 class Gateway:

@@ -32,6 +32,7 @@ entries = st.builds(
     finish_reason=st.none() | st.text(),
     took_s=st.floats(0, 1e6),
     model_name=st.text(),
+    whole=st.binary(max_size=100),
 )
 ENTRY = Entry("m", "d", "llamacpp", "bf16", 1000.0, 2000.0, True, b"data: 1\n\ndata: 2\n\n" * 100, (9, 1800), (0, 20))
 

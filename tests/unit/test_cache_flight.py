@@ -9,7 +9,7 @@ import pytest
 from cache.flight import Abandoned, Flight, Flights, Reader
 from cache.head import Head
 
-HEAD = Head("m", "a", "llamacpp", "bf16", "fp", "the only one", True)
+HEAD = Head("m", "a", "llamacpp", "bf16", True)
 
 
 class Engine:

@@ -1,0 +1,178 @@
+"""A cacheable request's way: from memory, from the shared store, along with an equal one, or from an engine."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cache.entry import Entry
+from cache.flight import Abandoned, Flight, Reader
+from cache.head import Head
+from gateway.caching import Caching, Ticket
+from gateway.client import EventStream, Send, send_body
+from gateway.errors import ApiError
+from gateway.exchange import Exchange, Kept, header_text, who
+from gateway.flying import Call
+from gateway.refusal import stopping
+from gateway.replay import as_body, as_events, joined, renamed, without_usage
+
+if TYPE_CHECKING:
+    from gateway.house import House
+
+COALESCED = "called for an equal request"
+KEPT = "kept from an equal request"
+
+
+async def serve_cached(exchange: Exchange, ticket: Ticket, house: House, caching: Caching, send: Send) -> None:
+    """Answer one request; raises as ``pipeline.serve`` does. An answer from memory waits for no place."""
+    exchange.cache_key = ticket.shown
+    terms, usage = ticket.terms, exchange.incoming.include_usage
+    if terms.read and (entry := caching.stores.recall(ticket.names, terms.max_age_s)) is not None:
+        await _replay(exchange, ticket, caching, entry, send)
+        return
+    async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()):
+        if terms.only:
+            answered = await caching.stores.find(ticket.names, max_age_s=terms.max_age_s)
+            if answered.entry is None:
+                raise not_kept(exchange)
+            await _replay(exchange, ticket, caching, answered.entry, send)
+            return
+        with _board(exchange, ticket, house, caching) as reader:
+            try:
+                if exchange.incoming.stream:
+                    entry = await _serve_stream(exchange, reader, send, house, usage=usage)
+                else:
+                    entry = await _serve_whole(exchange, reader, send)
+            except Abandoned:
+                raise stopping() from None
+            if entry is not None:
+                exchange.incoming = replace(exchange.incoming, include_usage=usage)
+                await _replay(exchange, ticket, caching, entry, send)
+    exchange.ended = "done"
+
+
+def not_kept(exchange: Exchange) -> ApiError:
+    """The answer to a request that wants no engine to be asked, when its answer is not kept."""
+    why = "is not in the cache" if exchange.cache_key else "cannot be in the cache"
+    message = f"The answer to this request {why}, and no engine was to be asked for it."
+    return ApiError(504, message, code="not_cached", headers=[(b"x-paceline-cache", b"miss")])
+
+
+def _board(exchange: Exchange, ticket: Ticket, house: House, caching: Caching) -> Reader:
+    """Join the flight of an equal request, or begin one.
+
+    Who wants a stream joins a stream only, which comes as the engine writes it; a body can be made of both. A request
+    with a deadline, or for a fresh answer, has a flight of its own.
+    """
+    incoming, flights = exchange.incoming, caching.flights
+    is_shared = ticket.terms.read and exchange.wishes.deadline_s is None
+    name = (ticket.key.digest, ticket.fingerprints)
+    if is_shared:
+        flight = flights.find((name, True)) or (None if incoming.stream else flights.find((name, False)))
+        if flight is not None:
+            exchange.cache = b"coalesced"
+            caching.counts(ticket).coalesced += 1
+            return flight.join()
+    exchange.cache = b"miss"
+    if incoming.stream:
+        exchange.incoming = replace(incoming, include_usage=True)
+    call = Call(exchange, ticket, house.fleet, caching, is_shared=is_shared)
+    return flights.begin((name, incoming.stream) if is_shared else object(), call.drive)[1]
+
+
+async def _serve_stream(exchange: Exchange, reader: Reader, send: Send, house: House, *, usage: bool) -> Entry | None:
+    """Pass a flight on as it comes. Returns the entry that it turned out to be, nothing having been sent then."""
+    stream = EventStream(send, exchange.headers, house.settings.server.keepalive_s)
+    asked = exchange.incoming.model
+    try:
+        while (data := await reader.read()) is not None:
+            head = _introduce(exchange, reader.flight)
+            data = renamed(data, head.model, asked)
+            if not usage:
+                data = without_usage(data)
+            if data:
+                await stream.write(data)
+        if isinstance(reader.flight.head, Entry):
+            return reader.flight.head
+    except (ApiError, Abandoned) as error:
+        if not stream.started:
+            raise
+        await stream.write((error if isinstance(error, ApiError) else stopping()).event())
+    except asyncio.CancelledError:
+        if stream.started and house.stopping:
+            await stream.write(stopping().event())
+            await stream.end()
+        raise
+    finally:
+        await stream.aclose()
+    await stream.end()
+    return None
+
+
+async def _serve_whole(exchange: Exchange, reader: Reader, send: Send) -> Entry | None:
+    """Wait for a flight's end and send it as one body, unless it turned out to be an entry."""
+    pieces = []
+    while (data := await reader.read()) is not None:
+        pieces.append(data)
+    if isinstance(reader.flight.head, Entry):
+        return reader.flight.head
+    head = _introduce(exchange, reader.flight)
+    body = b"".join(pieces)
+    if head.streamed:
+        body = joined(body, exchange.incoming.operation)
+    await send_body(send, 200, exchange.headers(), renamed(body, head.model, exchange.incoming.model))
+    return None
+
+
+def _introduce(exchange: Exchange, flight: Flight) -> Head:
+    """Note whose answer it is, in a request that has called no engine itself."""
+    head = flight.head
+    assert isinstance(head, Head)
+    if exchange.deployment is None and exchange.kept is None:
+        reason = (b"x-paceline-reason", header_text(COALESCED))
+        exchange.kept = Kept((*who(head.deployment, head.engine, head.precision), reason))
+    return head
+
+
+async def _replay(exchange: Exchange, ticket: Ticket, caching: Caching, entry: Entry, send: Send) -> None:
+    """Answer from an entry."""
+    incoming = exchange.incoming
+    caching.count_hit(ticket, entry)
+    exchange.ended = "done"
+    exchange.cache = b"hit"
+    age = b"%d" % max(0, int(time.time() - entry.created))
+    reason = (b"x-paceline-reason", header_text(KEPT))
+    exchange.kept = Kept((*who(entry.deployment, entry.engine, entry.precision), reason, (b"age", age)))
+    if not incoming.stream:
+        entry = caching.with_whole(ticket, entry, incoming.operation)
+        await send_body(send, 200, exchange.headers(), as_body(entry, incoming.operation, incoming.model))
+        return
+    stream = EventStream(send, exchange.headers, _SILENCE_S)
+    try:
+        if exchange.wishes.paced and entry.pace_ms:
+            await _write_paced(stream, exchange, entry)
+        else:
+            await stream.write(as_events(entry, incoming.operation, incoming.model, usage=incoming.include_usage))
+    finally:
+        await stream.aclose()
+    await stream.end()
+
+
+_SILENCE_S = 60.0
+"""No silence of a replay is that long; a paced one repeats the keep-alive's own pace."""
+
+
+async def _write_paced(stream: EventStream, exchange: Exchange, entry: Entry) -> None:
+    """Write each piece when it came, counted from the first."""
+    incoming = exchange.incoming
+    clock = asyncio.get_running_loop().time
+    start = clock()
+    for at_ms, piece in entry.pieces():
+        await asyncio.sleep(start + at_ms / 1000 - clock())
+        data = renamed(piece, entry.model, incoming.model)
+        if not incoming.include_usage:
+            data = without_usage(data)
+        if data:
+            await stream.write(data)

@@ -1,0 +1,251 @@
+"""Gateways with a real Valkey behind them: what they share, and that its faults fail no request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+import valkeys
+from engines.scripted import ScriptedEngine
+from engines.scripts import chat, cut
+from engines.signals import Gate
+from gateways import Gateway, chat_body, engine_at
+from valkeys import Valkey
+
+StartGateway = Callable[..., Gateway]
+StartValkey = Callable[..., Valkey]
+LIMIT_S = 20.0
+
+
+@pytest.fixture
+def engine(scripted: Callable[..., ScriptedEngine]) -> ScriptedEngine:
+    return scripted(kind="llamacpp")
+
+
+@pytest.fixture
+def start(gateway: StartGateway, engine: ScriptedEngine) -> StartGateway:
+    """Starts gateways in front of one engine, with a cache that has been reached; nothing of it is in memory."""
+
+    def start(url: str, **more: Any) -> Gateway:
+        wait = more.pop("wait", True)
+        cache = {"url": url, "memory": 0, "lookup_ms": 2000, **more.pop("cache", {})}
+        made = gateway(engines=[engine_at(engine, "a")], cache=cache, **more)
+        if wait:
+            made.run(_available(made))
+        return made
+
+    return start
+
+
+async def _available(gateway: Gateway) -> None:
+    remote = gateway.house.caching.stores.remote  # type: ignore[union-attr]
+    async with asyncio.timeout(LIMIT_S):
+        while not remote.available:  # noqa: ASYNC110 - no request ever waits for it, so it has no event
+            await asyncio.sleep(0.01)
+
+
+async def flushed(gateway: Gateway) -> None:
+    caching = gateway.house.caching
+    assert caching is not None
+    assert caching.stores.remote is not None
+    await asyncio.to_thread(gateway.run, caching.stores.remote.flush(LIMIT_S))
+
+
+async def ask(gateway: Gateway, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
+    async with gateway.client(headers=headers) as client:
+        return await client.post("/v1/chat/completions", json=body or chat_body())
+
+
+def said(response: httpx.Response) -> str:
+    assert response.status_code == 200, response.text
+    return response.headers["x-paceline-cache"]
+
+
+class TestTwoGateways:
+    async def test_one_answers_what_the_other_has_asked(
+        self, start: StartGateway, valkey: StartValkey, engine: ScriptedEngine
+    ) -> None:
+        url = valkey().url
+        one, two = start(url), start(url)
+        made = await ask(one)
+        await flushed(one)
+        body, stream = await ask(two), await ask(two, chat_body(stream=True))
+        assert (said(body), said(stream)) == ("hit", "hit")
+        assert body.content == made.content
+        assert len(engine.requests) == 1
+
+    async def test_equal_requests_to_both_are_one_call(
+        self, start: StartGateway, valkey: StartValkey, engine: ScriptedEngine
+    ) -> None:
+        gate = Gate()
+        engine.always(chat(gate=gate))
+        url = valkey().url
+        one, two = start(url), start(url)
+        first = asyncio.create_task(ask(one, chat_body(stream=True)))
+        await engine.received(0)
+        async with two.client() as client:
+            streaming = client.stream("POST", "/v1/chat/completions", json=chat_body(stream=True))
+            gate.release(2)
+            async with streaming as second:
+                assert second.headers["x-paceline-cache"] == "coalesced"
+                assert second.headers["x-paceline-deployment"]
+                third = asyncio.create_task(ask(two, chat_body(stream=True)))
+                gate.open()
+                text = "".join([line async for line in second.aiter_lines()])
+        assert "[DONE]" in text
+        assert (await first).text.replace("\n", "") == (await third).text.replace("\n", "") == text
+        assert len(engine.requests) == 1
+
+    async def test_when_the_leader_fails_in_mid_answer_the_follower_is_told(
+        self, start: StartGateway, valkey: StartValkey, engine: ScriptedEngine
+    ) -> None:
+        gate = Gate()
+        engine.always(cut(gate=gate))
+        url = valkey().url
+        one, two = start(url), start(url)
+        first = asyncio.create_task(ask(one, chat_body(stream=True)))
+        await engine.received(0)
+        second = asyncio.create_task(ask(two, chat_body(stream=True)))
+        gate.open()
+        for response in (await first, await second):
+            assert "error" in response.text
+            assert "[DONE]" not in response.text
+
+    async def test_encrypted_answers_are_shared_by_who_has_the_key(
+        self, start: StartGateway, valkey: StartValkey, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("KEY_ONE", "11" * 32)
+        monkeypatch.setenv("KEY_TWO", "22" * 32)
+        server = valkey()
+        old = {"encryption": [{"id": "1", "env": "KEY_ONE"}]}
+        both = {"encryption": [{"id": "2", "env": "KEY_TWO"}, {"id": "1", "env": "KEY_ONE"}]}
+        new = {"encryption": [{"id": "2", "env": "KEY_TWO"}]}
+        one = start(server.url, cache=old)
+        await ask(one)
+        await flushed(one)
+        assert said(await ask(start(server.url, cache=both))) == "hit"
+        with server.client() as client:
+            assert not any(b"Hel" in (client.get(key) or b"") for key in client.keys("*"))
+        assert said(await ask(start(server.url, cache=new))) == "miss"
+
+
+class TestFaults:
+    async def test_frozen_killed_and_restarted_under_load_no_request_fails(
+        self, start: StartGateway, valkey: StartValkey
+    ) -> None:
+        server = valkey(tcp=True)
+        gateway = start(server.url, cache={"lookup_ms": 20})
+        outcomes: list[str] = []
+        stop = asyncio.Event()
+
+        async def load(number: int) -> None:
+            async with gateway.client() as client:
+                i = 0
+                while not stop.is_set():
+                    i += 1
+                    body = chat_body(f"{number} {i % 20}", stream=bool(i % 2))
+                    outcomes.append(said(await client.post("/v1/chat/completions", json=body)))
+
+        async def until(outcome: str) -> None:
+            del outcomes[:]
+            while outcome not in outcomes:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+        async with asyncio.timeout(60.0), asyncio.TaskGroup() as group:
+            for number in range(4):
+                group.create_task(load(number))
+            await until("hit")
+            server.freeze()
+            await until("bypass")
+            server.thaw()
+            await until("hit")
+            server.kill()
+            await until("bypass")
+            server.start()
+            await until("hit")
+            stop.set()
+
+    async def test_an_entry_that_cannot_be_read_is_a_miss_deleted_and_said_once(
+        self, start: StartGateway, valkey: StartValkey, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        server = valkey()
+        gateway = start(server.url)
+        for text in ("one", "two"):
+            await ask(gateway, chat_body(text))
+        await flushed(gateway)
+        with server.client() as client:
+            names = client.keys("paceline:*:*")
+            assert len(names) == 2
+            for name in names:
+                client.set(name, b"garbage")
+        assert [said(await ask(gateway, chat_body(text))) for text in ("one", "two")] == ["miss", "miss"]
+        await flushed(gateway)
+        assert [said(await ask(gateway, chat_body(text))) for text in ("one", "two")] == ["hit", "hit"]
+        assert len([r for r in caplog.records if "is deleted" in r.getMessage()]) == 1
+
+    async def test_one_that_is_not_there_is_a_bypass(self, start: StartGateway, valkey: StartValkey) -> None:
+        server = valkey(tcp=True)
+        server.kill()
+        gateway = start(server.url, wait=False)
+        assert said(await ask(gateway)) == "bypass"
+        assert said(await ask(gateway, chat_body(stream=True))) == "bypass"
+
+    async def test_only_is_refused_when_the_store_does_not_answer(
+        self, start: StartGateway, valkey: StartValkey
+    ) -> None:
+        server = valkey(tcp=True)
+        server.kill()
+        gateway = start(server.url, wait=False)
+        assert (await ask(gateway, **{"x-paceline-cache": "only"})).status_code == 504
+
+
+class TestEmbedded:
+    @pytest.fixture(autouse=True)
+    def _needs_a_server(self) -> None:
+        if why := valkeys.available():
+            pytest.skip(why)
+
+    async def test_answers_survive_a_restart(self, tmp_path: Any, engine: ScriptedEngine) -> None:
+        for expected in ("miss", "hit"):
+            gateway = Gateway(tmp_path, engines=[engine_at(engine, "a")], cache={"url": "embedded", "lookup_ms": 2000})
+            try:
+                await asyncio.to_thread(gateway.run, _available(gateway))
+                assert said(await ask(gateway)) == expected
+                pid = gateway.house.caching._embedded.pid  # type: ignore[union-attr]
+                assert pid is not None
+            finally:
+                await asyncio.to_thread(gateway.stop)
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+
+    async def test_killed_it_comes_back_with_what_it_held(self, start: StartGateway) -> None:
+        gateway = start("embedded", cache={"memory": 0})
+        embedded = gateway.house.caching._embedded  # type: ignore[union-attr]
+        assert embedded is not None
+        await ask(gateway)
+        await flushed(gateway)
+        before = embedded.pid
+        assert before is not None
+        os.kill(before, signal.SIGKILL)
+        async with asyncio.timeout(LIMIT_S):
+            while embedded.pid in (None, before) or said(await ask(gateway)) != "hit":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+
+    async def test_gateways_on_one_data_folder_share_it(self, tmp_path: Any, engine: ScriptedEngine) -> None:
+        options: dict[str, Any] = {"engines": [engine_at(engine, "a")], "cache": {"url": "embedded", "lookup_ms": 2000}}
+        one = Gateway(tmp_path, **options)
+        two = Gateway(tmp_path, **options)
+        try:
+            await asyncio.to_thread(one.run, _available(one))
+            await asyncio.to_thread(two.run, _available(two))
+            await ask(one)
+            await flushed(one)
+            assert said(await ask(two)) == "hit"
+        finally:
+            await asyncio.to_thread(one.stop)
+            await asyncio.to_thread(two.stop)
