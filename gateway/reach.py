@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from adapters.base import Adapter
-from adapters.process import present_memory
 from gateway.assembly import Assembly
 from gateway.engine import Engine
 from gateway.fleet import Fleet
@@ -43,10 +42,9 @@ class Reached:
         """Return what to send with. Raises ``Unreachable`` while there is nothing to send to."""
         return self.engine.adapter
 
-    def memory(self) -> int | None:
-        """Return the bytes that the engine's process holds now, where it can be seen. Takes some milliseconds."""
-        pid = self.engine.source.pid
-        return None if pid is None else present_memory(pid)
+    def pid(self) -> int | None:
+        """Return the engine's process, where it is on this machine and may be seen."""
+        return self.engine.source.pid
 
 
 @asynccontextmanager

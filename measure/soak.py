@@ -11,6 +11,8 @@ from dataclasses import replace
 
 from adapters.base import Adapter, Answer
 from adapters.errors import EngineError, Rejected, TimedOut
+from adapters.process import present_memory
+from measure.host_watch import HostWatch
 from measure.progress import Progress, silent
 from measure.soak_plan import plan
 from measure.soak_request import call_of, operation_of, text_failure, text_of
@@ -38,18 +40,19 @@ class Soak:
         deployment: Deployment,
         *,
         requests: int = REQUESTS,
-        memory: Callable[[], int | None] = lambda: None,
+        pid: Callable[[], int | None] = lambda: None,
         seed: int | None = None,
     ) -> None:
         """``adapter`` returns the one to send with now, since an engine may be started anew, and may raise
-        ``EngineError``. ``memory`` reads the bytes that the engine's process holds; it runs in a thread. Raises
+        ``EngineError``; ``pid`` returns the engine's process, where it is on this machine. Raises
         ``ValueError`` for a deployment of which nothing can be asked."""
         self.deployment = deployment
         self.trials: list[Trial] = []
         self.plan = plan(requests, deployment.context)
         self._adapter = adapter
         self._operation = operation_of(deployment)
-        self._memory = memory
+        self._pid = pid
+        self._busy = ""
         self._gone = False
         # By chance: the engine may still hold what an earlier soak sent.
         self._seed = random.randrange(1_000_000) if seed is None else seed
@@ -57,10 +60,17 @@ class Soak:
     @property
     def verdict(self) -> SoakVerdict:
         """The verdict on what was done so far."""
-        return judge(self.trials, len(self.plan), gone=self._gone)
+        return judge(self.trials, len(self.plan), gone=self._gone, busy=self._busy)
 
     async def run(self, progress: Progress = silent) -> SoakVerdict:
         """Make all requests. What goes wrong stands in the verdict; a dead engine that stays dead ends the soak."""
+        async with HostWatch(self._pid, here=self._pid() is not None) as watch:
+            await self._run(progress)
+        self._busy = "" if watch.machine is None else watch.machine.busy
+        progress(self.deployment.id, len(self.plan), len(self.plan), "done")
+        return self.verdict
+
+    async def _run(self, progress: Progress) -> None:
         for number, asked in enumerate(self.plan):
             progress(self.deployment.id, number, len(self.plan), _told(asked))
             trial = await self._try(number, asked)
@@ -68,8 +78,6 @@ class Soak:
             if trial.failure and not await self._recovered():
                 self._gone = True
                 break
-        progress(self.deployment.id, len(self.plan), len(self.plan), "done")
-        return self.verdict
 
     async def _try(self, number: int, asked: Asked) -> Trial:
         clock = asyncio.get_running_loop().time
@@ -85,7 +93,8 @@ class Soak:
             trial = Trial(number=number, asked=asked) if refused else _failed(number, asked, error)
         except EngineError as error:
             trial = _failed(number, asked, error)
-        memory_bytes = await asyncio.to_thread(self._memory)
+        pid = self._pid()
+        memory_bytes = None if pid is None else await asyncio.to_thread(present_memory, pid)
         return replace(trial, total_s=clock() - begun, memory_bytes=memory_bytes)
 
     async def _ask(self, number: int, asked: Asked, begun: float) -> Trial:

@@ -17,7 +17,8 @@ from measure.trend import Trend, by_group, trend
 LEAST_REQUESTS: Final = 24
 """Dozens of requests in a row: with fewer, nothing is called stable."""
 SLOWER: Final = 0.10
-"""TTFT has drifted when the lower end of its interval is beyond this, over the whole soak."""
+SLOWER_S: Final = 0.02
+"""TTFT has drifted when the lower end of its interval is beyond both, over the whole soak."""
 GROWN: Final = 0.05
 GROWN_BYTES: Final = 32 << 20
 """Memory grows when the lower end of its interval is beyond both, over the part that counts."""
@@ -85,10 +86,11 @@ class SoakVerdict:
         return plain | {"kinds": dict(self.kinds)}
 
 
-def judge(trials: Sequence[Trial], planned: int, *, gone: bool = False) -> SoakVerdict:
+def judge(trials: Sequence[Trial], planned: int, *, gone: bool = False, busy: str = "") -> SoakVerdict:
     """Return the verdict on the requests that were made, of those that were planned.
 
-    ``gone`` says that the engine did not answer any more in the end.
+    ``gone`` says that the engine did not answer any more in the end, ``busy`` what else happened on its machine: then
+    a time that grew proves nothing.
     """
     failures = tuple(
         Failure(number=trial.number, role=trial.asked.role, kind=trial.failure, detail=trial.detail)
@@ -100,19 +102,19 @@ def judge(trials: Sequence[Trial], planned: int, *, gone: bool = False) -> SoakV
     answers = [trial.answer for trial in _good(trials, Role.REPEATED)]
     same = max(Counter(answers).values(), default=0)
     good_invalid = _good(trials, Role.INVALID)
-    few = len(trials) < LEAST_REQUESTS
+    slower = _of_ttft(ttft, median([trial.ttft_s for trial in trials if trial.ttft_s] or [0.0]))
     faults = [
         _of_failures(failures, len(trials)),
         "it did not come back after the last failure" if gone else "",
-        _of_ttft(ttft),
         _of_memory(memory, known[-1] if known else 0),
         _of_answers(same, len(answers)),
     ]
-    reasons = [*faults, f"only {len(trials)} requests were made, {LEAST_REQUESTS} are needed" if few else ""]
+    doubts = [_of_length(len(trials))]
+    (doubts if busy else faults).append(f"{slower} while {busy}" if slower and busy else slower)
     return SoakVerdict(
-        stable=not any(reasons),
-        conclusive=not few or any(faults),
-        reasons=tuple(reason for reason in reasons if reason),
+        stable=not any((*faults, *doubts)),
+        conclusive=any(faults) or not any(doubts),
+        reasons=tuple(reason for reason in (*faults, *doubts) if reason),
         requests=len(trials),
         planned=planned,
         failures=failures,
@@ -166,6 +168,10 @@ def _good(trials: Iterable[Trial], role: Role) -> list[Trial]:
     return [trial for trial in trials if trial.asked.role is role and not trial.failure]
 
 
+def _of_length(requests: int) -> str:
+    return f"only {requests} requests were made, {LEAST_REQUESTS} are needed" if requests < LEAST_REQUESTS else ""
+
+
 def _of_failures(failures: Sequence[Failure], requests: int) -> str:
     if not failures:
         return ""
@@ -173,8 +179,8 @@ def _of_failures(failures: Sequence[Failure], requests: int) -> str:
     return f"{len(failures)} of {requests} failed: " + ", ".join(f"{kind} {n}×" for kind, n in kinds.most_common())
 
 
-def _of_ttft(drift: Change | None) -> str:
-    if drift is None or drift.low <= SLOWER:
+def _of_ttft(drift: Change | None, level_s: float) -> str:
+    if drift is None or drift.low <= SLOWER or drift.low * level_s <= SLOWER_S:
         return ""
     return f"the time to the first token grew by {drift.change:.0%} ({drift.low:.0%} at least)"
 

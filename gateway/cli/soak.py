@@ -86,7 +86,7 @@ async def _soak(
         with progress_bar() as tell:
             async with reach(settings, words, running, lambda note: tell("engines", 0, 1, note)) as reached:
                 for each in reached:
-                    soaks.append(Soak(each.adapter, each.deployment, requests=requests, memory=each.memory))
+                    soaks.append(Soak(each.adapter, each.deployment, requests=requests, pid=each.pid))
                     try:
                         await soaks[-1].run(tell)
                     finally:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from engines.llama import LlamaServer
@@ -21,10 +22,12 @@ from measurements import deployment
 from shell import LIMIT_S, Shell
 
 from adapters.base import Endpoint
+from adapters.process import find_listener
 from adapters.registry import create
 from measure.place import records_in
 from measure.soak import Soak
 from measure.soak_trial import Role
+from measure.soak_verdict import GROWN
 from measure.store import Store
 from measure.verdicts import Judged
 from policies.types import Capability, Quality
@@ -47,15 +50,23 @@ def soaked(shell: Shell, *words: str) -> tuple[int, Any]:
 
 
 @pytest.mark.llamacpp
-def test_a_real_llamacpp_is_stable(shell: Shell, llamacpp: LlamaServer) -> None:
-    shell.configure(configuration(llamacpp.url))
-    code, results = soaked(shell, "--requests", "30")
-    assert results["near"]["reasons"] == []
-    assert code == 0
-    assert results["near"]["requests"] == 30
-    assert results["near"]["memory_bytes"] > 0
-    assert results["near"]["ttft"] is not None
-    assert results["near"]["cancelled"] == results["near"]["invalid"] == 3
+async def test_a_real_llamacpp_answers_all_that_is_right_and_refuses_all_that_is_not(
+    llamacpp: LlamaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("measure.soak_plan.LENGTHS", (16, 64))
+    adapter = create("llamacpp", Endpoint(name="engine", url=llamacpp.url))
+    pid = find_listener(urlsplit(llamacpp.url).port or 0)
+    assert pid is not None
+    which = deployment(engine_model=llamacpp.model)
+    soak = Soak(lambda: adapter, which, requests=30, pid=lambda: pid)
+    verdict = await soak.run()
+    await adapter.aclose()
+    assert verdict.failures == ()
+    assert (verdict.cancelled, verdict.invalid, verdict.took) == (3, 3, 0)
+    assert (verdict.same, verdict.repeated) == (6, 6)
+    assert verdict.ttft is not None
+    assert verdict.memory is not None
+    assert verdict.memory.low < GROWN
 
 
 def test_an_engine_that_answers_everything_is_stable_from_the_next_look_on(

@@ -66,6 +66,22 @@ def test_a_time_to_the_first_token_that_grows_is_noticed_whatever_the_prompt_len
     assert found.reasons[0].startswith("the time to the first token grew by ")
 
 
+def test_some_milliseconds_more_are_no_drift() -> None:
+    def tiny(number: int, fields: dict[str, Any]) -> float | None:
+        return 0.002 * 1.02**number if "ttft_s" in fields else None
+
+    assert verdict(soaked(ttft_s=tiny)).stable
+
+
+def test_a_time_that_grows_while_others_use_the_machine_proves_nothing() -> None:
+    trials = soaked(ttft_s=lambda number, fields: fields.get("ttft_s", 0.0) * 1.01**number or None)
+    found = verdict(trials, busy="other processes used 1.5 of 2 cores")
+    assert not found.stable
+    assert not found.conclusive
+    assert found.reasons[0].endswith("while other processes used 1.5 of 2 cores")
+    assert verdict(soaked(), busy="other processes used 1.5 of 2 cores").stable
+
+
 def test_one_slow_request_in_ten_is_no_drift() -> None:
     def hiccup(number: int, fields: dict[str, Any]) -> float | None:
         return fields["ttft_s"] * 8 if "ttft_s" in fields and number % 10 == 5 else None
