@@ -11,7 +11,7 @@ import msgspec
 
 from adapters.base import Adapter, Call
 from adapters.body import Body
-from adapters.errors import Broken, EngineError, Rejected, TimedOut
+from adapters.errors import Broken, Busy, EngineError, Loading, Rejected, TimedOut
 from measure.progress import Progress, silent
 from measure.quality.prompts import Prompt
 from measure.quality.reply import Reply, read_reply
@@ -24,6 +24,9 @@ REPLY_LIMIT_S = 300.0
 """The first reply may have to wait for the model to be loaded."""
 QUIET_LIMIT_S = 30.0
 """So long a prompt waits for live traffic to end. Then the others no longer wait: it slows, and changes no answer."""
+RETRY_S = 1.0
+LONGEST_RETRY_S = 10.0
+"""How long an engine is left alone that takes no more for now: as it says, up to the longest."""
 FAILURES_IN_A_ROW = 3
 """After so many an engine is given up."""
 
@@ -90,8 +93,11 @@ async def _ask_twice(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -
         return await _ask(examinee, prompt, force_calls=force_calls)
     except Rejected:
         raise
+    except (Busy, Loading) as error:
+        await asyncio.sleep(min(error.retry_after_s or RETRY_S, LONGEST_RETRY_S))
     except EngineError:
-        return await _ask(examinee, prompt, force_calls=force_calls)
+        pass  # the second time counts
+    return await _ask(examinee, prompt, force_calls=force_calls)
 
 
 async def _ask(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Reply:

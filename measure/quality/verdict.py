@@ -15,8 +15,8 @@ from policies.types import Deployment, Precision, Quality
 
 LEAST_PAIRS = 30
 """With fewer prompts that both have answered there is no verdict."""
-FAILED_SHARE = 0.05
-"""When a candidate fails to answer more of the prompts at all, that alone is a failure."""
+UNANSWERED_SHARE = 0.05
+"""When a candidate leaves more of the prompts unanswered, the others say too little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +86,12 @@ class QualityVerdict:
 def judge(pairs: Sequence[Pair], unanswered: int) -> tuple[Quality, str]:
     """Return the verdict on a candidate and the reason, in one sentence; ``unanswered`` prompts it did not answer.
 
-    ``Quality.UNTESTED`` when there are too few pairs to say anything.
+    ``Quality.UNTESTED`` when there are too few pairs to say anything: why there was no answer is not known to be a matter
+    of quality.
     """
     asked = len(pairs) + unanswered
-    if asked and unanswered > FAILED_SHARE * asked:
-        return Quality.FAILED, f"gave no answer to {unanswered} of {asked} prompts"
+    if asked and unanswered > UNANSWERED_SHARE * asked:
+        return Quality.UNTESTED, f"gave no answer to {unanswered} of {asked} prompts"
     if len(pairs) < LEAST_PAIRS:
         return Quality.UNTESTED, f"only {len(pairs)} prompts were answered by both, {LEAST_PAIRS} are needed"
     measures = measures_of(pairs)

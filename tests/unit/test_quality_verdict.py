@@ -100,10 +100,10 @@ def test_too_few_prompts_are_no_verdict() -> None:
     assert str(LEAST_PAIRS) in why
 
 
-def test_a_candidate_that_leaves_prompts_unanswered_fails() -> None:
+def test_a_candidate_that_leaves_many_prompts_unanswered_stays_untested() -> None:
     assert judge(pairs((PLENTY, GOOD, GOOD)), 4)[0] is Quality.PASSED
     quality, why = judge(pairs((PLENTY, GOOD, GOOD)), 10)
-    assert quality is Quality.FAILED
+    assert quality is Quality.UNTESTED
     assert "10 of 100 prompts" in why
 
 
