@@ -26,7 +26,7 @@ from policies.roster import Option, Plan, roster
 from policies.types import IDLE, Candidate, Decision, Deployment, Health, LoadView, Operation, Rejection, RequestFacts
 from policies.view import FleetView
 
-_MARGIN = 0.1
+_MARGIN = 0.05
 """Costs nearer than this (or than the spread, where that is less) do not move a model from where it is."""
 _DOWN, _EMBEDDINGS = Health.DOWN, Operation.EMBEDDINGS
 

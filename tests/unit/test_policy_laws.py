@@ -8,10 +8,12 @@ from fleets import NOW, deployment, samples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policies.deadline import misses_deadline
 from policies.predict import Predictor
 from policies.route import route
 from policies.selector import selects
 from policies.types import (
+    NO_COMPANY,
     Capability,
     Decision,
     Deployment,
@@ -22,6 +24,7 @@ from policies.types import (
     Precision,
     Quality,
     RequestFacts,
+    Usual,
 )
 from policies.view import FleetView
 
@@ -71,6 +74,8 @@ def facts(draw: st.DrawFn) -> RequestFacts:
         needs=frozenset(draw(st.sets(st.sampled_from([Capability.TOOLS, Capability.VISION]), max_size=1))),
         objective=draw(st.sampled_from(list(Objective))),
         pinned=draw(st.sampled_from(["", "", "", "d1", "nobody"])),
+        further=draw(st.sampled_from([0.0, 0.0, 3.0])),
+        deadline_s=draw(st.sampled_from([None, None, None, 0.5, 20.0])),
     )
 
 
@@ -90,6 +95,7 @@ def fleets(draw: st.DrawFn, *, always_up: bool = False, own_hosts: bool = False,
             slots=draw(st.sampled_from([None, 1, 2, 4])),
             capabilities=frozenset(Capability) if plain else draw(capabilities),
             quality=draw(st.sampled_from(list(Quality))),
+            stable=draw(st.booleans()),
             hosted=not plain and draw(st.integers(0, 5)) == 0,
         )
         members.append(member)
@@ -98,7 +104,8 @@ def fleets(draw: st.DrawFn, *, always_up: bool = False, own_hosts: bool = False,
             predictor.measured(member.fingerprint, samples(*speed), (), member.hardware)
     known = {m.id: draw(loads(always_up=always_up)) for m in members if draw(st.booleans())}
     last_used = draw(st.sampled_from([{}, {"smollm2": "d0"}, {"smollm2": "d2"}]))
-    return FleetView(tuple(members), known, predictor, last_used, NOW)
+    company = {m.id: Usual(draw(st.floats(0, 4)), draw(st.floats(0, 2))) for m in members if draw(st.booleans())}
+    return FleetView(tuple(members), known, predictor, last_used, NOW, usual=company)
 
 
 @st.composite
@@ -173,7 +180,7 @@ def test_who_asked_for_no_precision_gets_no_worse_one_while_a_better_one_is_up(
 @law
 @given(facts(), fleets(plain=True, always_up=True))
 def test_faster_in_every_respect_is_never_passed_over(f: RequestFacts, fleet: FleetView) -> None:
-    decision = route(replace(f, selector="", pinned=""), fleet)
+    decision = route(replace(f, selector="", pinned="", deadline_s=None, further=0.0), fleet)
     assert decision.chosen is not None
     ours = decision.chosen.estimate
     assert ours is not None
@@ -185,6 +192,8 @@ def test_faster_in_every_respect_is_never_passed_over(f: RequestFacts, fleet: Fl
         assert theirs is not None
         assert not (
             same_tier
+            and other.deployment.stable >= decision.chosen.deployment.stable
+            and theirs.cost_to_next_s < ours.cost_to_next_s
             and theirs.ttft_s < ours.ttft_s
             and theirs.total_s < ours.total_s
             and theirs.cost_to_others_s < ours.cost_to_others_s
@@ -196,14 +205,17 @@ def test_faster_in_every_respect_is_never_passed_over(f: RequestFacts, fleet: Fl
 def test_adding_load_never_makes_a_prediction_better(data: st.DataObject, f: RequestFacts, fleet: FleetView) -> None:
     which = data.draw(st.sampled_from(fleet.deployments))
     load = _load(fleet, which)
-    before = fleet.predictor.estimate(f, which, load, NOW)
-    after = fleet.predictor.estimate(f, which, data.draw(more(load)), NOW)
+    usual = fleet.usual.get(which.id, NO_COMPANY)
+    before = fleet.predictor.estimate(f, which, load, NOW, usual=usual)
+    after = fleet.predictor.estimate(f, which, data.draw(more(load)), NOW, usual=usual)
     if before is None or after is None:
         assert before is after
         return
     assert after.ttft_s >= before.ttft_s - 1e-9
     assert after.total_s >= before.total_s - 1e-9
     assert after.cost_to_others_s >= before.cost_to_others_s - 1e-9
+    assert after.cost_to_next_s >= before.cost_to_next_s - 1e-9
+    assert after.spread >= before.spread
     assert min(after.queue_s, after.load_s, after.prefill_s, after.decode_s) >= 0.0
 
 
@@ -226,7 +238,7 @@ def test_adding_load_never_makes_a_deployment_more_attractive(
 def test_load_on_a_hardware_never_makes_the_deployments_there_more_attractive(
     data: st.DataObject, f: RequestFacts, fleet: FleetView
 ) -> None:
-    f, fleet = replace(f, selector="", pinned=""), replace(fleet, last_used={})
+    f, fleet = replace(f, selector="", pinned="", deadline_s=None), replace(fleet, last_used={})
     bare = {i: replace(load, cached_tokens=0) for i, load in fleet.loads.items()}
     fleet = replace(fleet, loads=bare)
     before = route(f, fleet)
@@ -289,3 +301,64 @@ def test_the_order_in_which_deployments_are_listed_decides_nothing(
     decision = route(f, fleet)
     assert [c.deployment.id for c in again.candidates] == [c.deployment.id for c in decision.candidates]
     assert again.rule == decision.rule
+
+
+@law
+@given(facts(), fleets(always_up=True), st.floats(0.0, 0.6), st.floats(0.0, 0.6))
+def test_who_asked_for_no_precision_gets_a_quantised_one_only_when_it_is_faster_by_its_margin(
+    f: RequestFacts, fleet: FleetView, eight: float, four: float
+) -> None:
+    f = replace(f, selector="", pinned="", further=0.0, objective=Objective.TTFT, deadline_s=None)
+    plain = {i: replace(load, cached_tokens=0, retry_after_s=0.0) for i, load in fleet.loads.items()}
+    members = tuple(replace(d, context=None, capabilities=frozenset(Capability)) for d in fleet.deployments)
+    decision = route(f, replace(fleet, deployments=members, loads=plain, last_used={}, margins=(eight, four)))
+    best = decision.chosen
+    if best is None or best.estimate is None or best.deployment.hosted or decision.rule == "best-precision":
+        return
+    margin = 0.0 if best.deployment.precision.bits >= 16 else eight if best.deployment.precision.bits >= 8 else four
+    for other in decision.candidates[1:]:
+        if other.estimate is not None and not other.deployment.hosted and other.deployment.precision.bits >= 16:
+            assert best.estimate.ttft_s <= other.estimate.ttft_s * (1.0 - margin) * 1.06 + 1e-6
+
+
+@law
+@given(facts(), fleets(always_up=True, plain=True), st.floats(0.1, 60.0))
+def test_who_is_predicted_to_meet_the_deadline_comes_before_who_is_not(
+    f: RequestFacts, fleet: FleetView, deadline_s: float
+) -> None:
+    asked = replace(f, selector="", pinned="", deadline_s=deadline_s)
+    bare = {i: replace(load, retry_after_s=0.0) for i, load in fleet.loads.items()}
+    members = tuple(replace(d, context=None) for d in fleet.deployments)
+    decision = route(asked, replace(fleet, deployments=members, loads=bare))
+    late = [c.estimate is not None and c.estimate.total_s > deadline_s for c in decision.candidates]
+    assert late == sorted(late)
+    missed = misses_deadline(decision, asked)
+    assert (missed is not None) == all(late)
+    if missed is not None:
+        assert missed.total_s == min(c.estimate.total_s for c in decision.candidates if c.estimate is not None)
+
+
+@law
+@given(st.data(), facts(), fleets(always_up=True))
+def test_more_usual_company_never_makes_a_prediction_better(
+    data: st.DataObject, f: RequestFacts, fleet: FleetView
+) -> None:
+    which = data.draw(st.sampled_from(fleet.deployments))
+    load, few = _load(fleet, which), Usual(data.draw(st.floats(0.1, 3)), data.draw(st.floats(0.1, 3)))
+    many = Usual(few.decoding + data.draw(st.floats(0, 3)), few.prefilling + data.draw(st.floats(0, 3)))
+    none = fleet.predictor.estimate(f, which, load, NOW)
+    some = fleet.predictor.estimate(f, which, load, NOW, usual=few)
+    more_ = fleet.predictor.estimate(f, which, load, NOW, usual=many)
+    if none is None or some is None or more_ is None:
+        return
+    assert none.ttft_s == some.ttft_s == more_.ttft_s
+    assert none.total_s <= some.total_s + 1e-9 <= more_.total_s + 2e-9
+    assert none.cost_to_next_s <= some.cost_to_next_s + 1e-9 <= more_.cost_to_next_s + 2e-9
+
+
+@law
+@given(facts(), fleets(always_up=True, plain=True))
+def test_what_follows_matters_only_where_a_beginning_is_held(f: RequestFacts, fleet: FleetView) -> None:
+    bare = replace(fleet, loads={i: replace(load, cached_tokens=0) for i, load in fleet.loads.items()})
+    once, often = route(replace(f, further=0.0), bare), route(replace(f, further=8.0), bare)
+    assert [c.deployment.id for c in once.candidates] == [c.deployment.id for c in often.candidates]

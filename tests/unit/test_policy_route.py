@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fleets import deployment, fleet, samples
 
+from policies.deadline import misses_deadline
 from policies.ledger import Ledger
 from policies.roster import roster
 from policies.route import route
@@ -18,9 +19,11 @@ from policies.types import (
     Objective,
     Observation,
     Operation,
+    PairSample,
     Precision,
     Quality,
     RequestFacts,
+    Usual,
 )
 
 ASK = RequestFacts("smollm2", prompt_tokens=300, prompt_tokens_least=100, expected_output=48)
@@ -235,6 +238,73 @@ def test_a_quantised_one_that_passed_its_quality_regression_competes() -> None:
     good = replace(Q8, quality=Quality.PASSED)
     assert ids(route(ASK, fleet({F16: SLOW, good: FAST, Q4: FAST}))) == ["q8", "f16"]
     assert ids(route(ASK, fleet({F16: SLOW, replace(Q8, quality=Quality.FAILED): FAST}))) == ["f16"]
+
+
+def test_a_quantised_one_that_passed_has_to_be_faster_by_a_margin_and_the_reason_says_so() -> None:
+    good8, good4 = replace(Q8, quality=Quality.PASSED), replace(Q4, quality=Quality.BASELINE)
+    close = route(ASK, fleet({F16: (1000.0, 100.0), good8: (1050.0, 105.0)}))
+    assert ids(close)[0] == "f16"
+    assert reason(close) == (
+        "best precision first, fp16: 0.77 s predicted, q8 in int8 0.73 s, not faster by the margin that int8 needs"
+    )
+    far = route(ASK, fleet({F16: (1000.0, 100.0), good8: (1200.0, 120.0)}))
+    assert ids(far)[0] == "q8"
+    assert reason(far) == "int8 passed its quality test and is 17% faster: 0.64 s predicted, f16 in fp16 0.77 s"
+    assert ids(route(ASK, fleet({F16: (1000.0, 100.0), good4: (1200.0, 120.0)})))[0] == "f16"
+    lowest = route(ASK, fleet({F16: (1000.0, 100.0), good4: (1400.0, 140.0)}))
+    assert reason(lowest) == "int4 is the baseline and is 29% faster: 0.55 s predicted, f16 in fp16 0.77 s"
+    assert (
+        ids(route(ASK, replace(fleet({F16: (1000.0, 100.0), good8: (1050.0, 105.0)}), margins=(0.0, 0.0))))[0] == "q8"
+    )
+
+
+def test_a_precision_that_was_asked_for_needs_no_margin() -> None:
+    view = fleet({F16: (1000.0, 100.0), Q8: (1050.0, 105.0)})
+    assert ids(route(replace(ASK, selector="int8+"), view))[0] == "q8"
+
+
+def test_among_those_that_tie_a_stable_one_comes_first() -> None:
+    a, b = deployment("a"), deployment("b", stable=True)
+    decision = route(ASK, fleet({a: (1000.0, 100.0), b: (980.0, 98.0)}))
+    assert (ids(decision)[0], decision.rule) == ("b", "stable")
+    assert reason(decision) == "stable by its soak: 0.79 s predicted, a 0.77 s is within the spread"
+    assert ids(route(ASK, fleet({a: (1000.0, 100.0), b: (800.0, 80.0)})))[0] == "a"
+    used = fleet({a: (980.0, 98.0), b: (1000.0, 100.0)}, last_used={"smollm2": "a"})
+    assert ids(route(ASK, used))[0] == "b"
+
+
+def test_a_deadline_puts_those_who_will_miss_it_last() -> None:
+    reader, writer = deployment("reader"), deployment("writer")
+    view = fleet({reader: (800.0, 20.0), writer: (100.0, 60.0)})
+    soon = replace(ASK, expected_output=400, objective=Objective.TTFT)
+    assert ids(route(soon, view))[0] == "reader"
+    decision = route(replace(soon, deadline_s=12.0), view)
+    assert ids(decision)[0] == "writer"
+    assert reason(decision) == "reader comes later: it will probably miss the deadline"
+    assert misses_deadline(decision, replace(soon, deadline_s=12.0)) is None
+    best = misses_deadline(route(replace(soon, deadline_s=1.0), view), replace(soon, deadline_s=1.0))
+    assert best is not None
+    assert best.total_s == min(c.estimate.total_s for c in decision.candidates if c.estimate)
+    assert misses_deadline(route(soon, view), soon) is None
+
+
+def test_the_usual_company_sends_a_request_to_where_many_can_be_served() -> None:
+    """The engine that is quickest alone has one slot; when three usually run, they had better share the other one's
+    batch."""
+    quick, wide = deployment("quick", slots=1), deployment("wide")
+    few = [PairSample("same", "decoding", 1.0, 1.02), PairSample("same", "prefilling", 1.0, 1.1)]
+    view = fleet({quick: (1000.0, 100.0), wide: (800.0, 80.0)}, pairs=few)
+    assert ids(route(ASK, view))[0] == "quick"
+    crowd = {"quick": Usual(2.0, 1.0), "wide": Usual(2.0, 1.0)}
+    assert ids(route(ASK, replace(view, usual=crowd)))[0] == "wide"
+
+
+def test_a_conversation_moves_when_its_further_turns_will_repay_the_reading() -> None:
+    holder, better = deployment("holder"), deployment("better")
+    view = fleet({holder: (1000.0, 60.0), better: (1000.0, 100.0)}, {"holder": LoadView(cached_tokens=1900)})
+    turn = replace(ASK, prompt_tokens=2000)
+    assert ids(route(turn, view))[0] == "holder"
+    assert ids(route(replace(turn, further=8.0), view))[0] == "better"
 
 
 def test_the_best_precision_that_is_up_serves_when_the_16_bit_one_is_down() -> None:
