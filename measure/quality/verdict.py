@@ -86,8 +86,7 @@ class QualityVerdict:
 def judge(pairs: Sequence[Pair], unanswered: int) -> tuple[Quality, str]:
     """Return the verdict on a candidate and the reason, in one sentence; ``unanswered`` prompts it did not answer.
 
-    ``Quality.UNTESTED`` when there are too few pairs to say anything: why there was no answer is not known to be a matter
-    of quality.
+    ``Quality.UNTESTED`` when there are too few pairs to say anything: a missing answer is no matter of quality.
     """
     asked = len(pairs) + unanswered
     if asked and unanswered > UNANSWERED_SHARE * asked:
