@@ -10,7 +10,7 @@ from typing import Any
 from measure.compare_cells import Pair, match
 from measure.compare_interval import CONFIDENCE
 from measure.compare_metrics import METRICS, Drift, Finding, drift_of, find
-from measure.compare_notes import cautions, drift_note
+from measure.compare_notes import cautions, drift_note, length_note
 from measure.compare_variables import NAMES, Difference, Key, NotComparable, differences, key, setting_names
 from measure.compare_words import verdict
 from measure.record_fields import identity
@@ -107,13 +107,13 @@ def compare(
     _require_one(differs, sides)
     left_out = tuple(dict.fromkeys([*failed, *matched.left_out]))
     if not matched.pairs:
-        raise NotComparable("no cell is on both sides", fix="\n  ".join(left_out))
+        raise NotComparable("there is no cell that both sides have", fix="\n  ".join(left_out))
     if not {record.fingerprint for record in before}.isdisjoint(record.fingerprint for record in after):
         # The same thing on both sides: what differs between them is what is asked, and no part of the answer.
         history = [record for record in history if identity(record) not in now]
     overall, cells, drifts = _findings(matched.pairs, history)
     allowed = tuple(difference for difference in found if difference.name in allow)
-    notes = (drift_note(drifts), *cautions(before, after, sides))
+    notes = (drift_note(drifts), *length_note(matched.pairs), *cautions(before, after, sides))
     return Comparison(sides, differs, allowed, overall, cells, left_out, notes)
 
 

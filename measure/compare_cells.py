@@ -9,20 +9,26 @@ from statistics import median
 from measure.compare_variables import CELL, Difference, Key, key
 from measure.records import Record
 
-TOLERANCE = 0.1
-"""Token counts that lie further apart than this part of the larger are not the same length."""
+PROMPT_TOLERANCE = 0.25
+OUTPUT_TOLERANCE = 0.1
+"""Token counts that lie further apart than this part of the larger are not the same length. Prompts are ordinary text,
+whose length can only be aimed at: what remains of a difference is covered by the intervals."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The records of one cell on both sides. ``same_output`` is false where the answers differ in length although the
-    limits do not: then total times do not compare."""
+    """The records of one cell on both sides.
+
+    ``longer`` is how much longer the prompts after were than those before, as a ratio; 1 where prompts are the variable.
+    ``same_output`` is false where the answers differ in length although the limits do not: total times do not compare.
+    """
 
     before_key: Key
     after_key: Key
     before: tuple[Record, ...]
     after: tuple[Record, ...]
-    same_output: bool = True
+    longer: float
+    same_output: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +60,14 @@ def match(before: Sequence[Record], after: Sequence[Record], sides: tuple[str, s
             continue
         others = now[partner]
         read, read_too = _length(records, "prompt"), _length(others, "prompt")
-        if CELL.index("prompt") not in varying and not _same(read, read_too):
+        same_prompts = CELL.index("prompt") not in varying
+        if same_prompts and not _same(read, read_too, PROMPT_TOLERANCE):
             left_out.append(f"{k}: {sides[0]} read {read:.0f} tokens, {sides[1]} {read_too:.0f}")
             continue
         wrote, wrote_too = _length(records, "output"), _length(others, "output")
-        same_output = CELL.index("limit") in varying or _same(wrote, wrote_too)
-        pairs.append(Pair(k, partner, tuple(records), tuple(others), same_output))
+        same_output = CELL.index("limit") in varying or _same(wrote, wrote_too, OUTPUT_TOLERANCE)
+        longer = read_too / read if same_prompts and read else 1.0
+        pairs.append(Pair(k, partner, tuple(records), tuple(others), longer, same_output))
         if not same_output:
             left_out.append(f"{k}: total time, since {sides[0]} wrote {wrote:.0f} tokens, {sides[1]} {wrote_too:.0f}")
     left_out += [f"{k}: only in {sides[1]}" for k in partners.values()]
@@ -88,5 +96,5 @@ def _length(records: Iterable[Record], what: str) -> float:
     return median(run.prompt_tokens if what == "prompt" else run.output_tokens for run in runs)
 
 
-def _same(one: float, other: float) -> bool:
-    return abs(one - other) <= TOLERANCE * max(one, other)
+def _same(one: float, other: float, tolerance: float) -> bool:
+    return abs(one - other) <= tolerance * max(one, other)

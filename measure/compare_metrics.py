@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean, variance
 
 from measure.compare_cells import Pair
-from measure.compare_interval import Change, Groups, changes, middle
+from measure.compare_interval import Change, Sides, changes, middle
 from measure.records import Cell, Record, Run
 
 ASSUMED_DRIFT = 0.03
@@ -98,7 +98,7 @@ def drift_of(metric: Metric, history: Iterable[Record]) -> Drift:
 
 def find(metric: Metric, pairs: Sequence[Pair], drift: Drift) -> tuple[list[Finding | None], Finding | None]:
     """Return what was found in each pair of cells, and over all; ``None`` where a side has no values of the metric."""
-    values: list[tuple[Groups, Groups] | None] = [_values(metric, pair) for pair in pairs]
+    values: list[Sides | None] = [_values(metric, pair) for pair in pairs]
     known = [sides for sides in values if sides is not None]
     if not known:
         return [None for _ in pairs], None
@@ -110,15 +110,16 @@ def find(metric: Metric, pairs: Sequence[Pair], drift: Drift) -> tuple[list[Find
     each, together = changes(known, drift=moved)
     if metric.of_run is None and len(known) > 1:
         # One reading a record is no distribution, but all of a side together are: it is one process's memory.
-        pooled = tuple([group for side in sides for group in side] for sides in zip(*known, strict=True))
-        together = changes([(pooled[0], pooled[1])])[1]
+        before = [group for sides in known for group in sides.before]
+        after = [group for sides in known for group in sides.after]
+        together = changes([Sides(before, after)])[1]
     shown = [change for change in each if change.shown]
     better = sum((change.ratio > 1.0) == metric.more_is_better for change in shown)
-    found = iter([Finding(metric, middle(b), middle(a), c) for (b, a), c in zip(known, each, strict=True)])
+    found = iter([Finding(metric, middle(b), middle(a), c) for (b, a, _), c in zip(known, each, strict=True)])
     overall = Finding(
         metric,
-        geometric_mean([middle(before) for before, _ in known]),
-        geometric_mean([middle(after) for _, after in known]),
+        geometric_mean([middle(sides.before) for sides in known]),
+        geometric_mean([middle(sides.after) for sides in known]),
         together,
         cells=len(known),
         better=better,
@@ -127,8 +128,9 @@ def find(metric: Metric, pairs: Sequence[Pair], drift: Drift) -> tuple[list[Find
     return [None if sides is None else next(found) for sides in values], overall
 
 
-def _values(metric: Metric, pair: Pair) -> tuple[Groups, Groups] | None:
+def _values(metric: Metric, pair: Pair) -> Sides | None:
     if metric is TOTAL and not pair.same_output:
         return None
     before, after = metric.groups(pair.before), metric.groups(pair.after)
-    return (before, after) if before and after else None
+    length = math.log(pair.longer) if metric in (TTFT, TOTAL) else 0.0
+    return Sides(before, after, length) if before and after else None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
+from measure.compare_cells import Pair
 from measure.compare_metrics import ASSUMED_DRIFT, Drift
 from measure.records import Record
+
+_LENGTHS_ALIKE = 0.02
 
 
 def drift_note(drifts: Mapping[str, Drift]) -> str:
@@ -19,6 +22,14 @@ def drift_note(drifts: Mapping[str, Drift]) -> str:
     told = ", ".join(f"{name} {drift.deviation:.1%}" for name, drift in drifts.items())
     repeats = max(drift.repeats for drift in drifts.values())
     return f"the intervals hold this machine's drift between two measurements: {told} (learned from {repeats} repeats)"
+
+
+def length_note(pairs: Iterable[Pair]) -> list[str]:
+    """Return how far prompts of the same asking differ in length, when they do."""
+    most = max((max(pair.longer, 1 / pair.longer) for pair in pairs), default=1.0) - 1.0
+    if most < _LENGTHS_ALIKE:
+        return []
+    return [f"prompts were up to {most:.0%} longer on one side: the intervals of TTFT and total cover that"]
 
 
 def cautions(before: Sequence[Record], after: Sequence[Record], sides: tuple[str, str]) -> list[str]:

@@ -53,8 +53,8 @@ def _page(group: list[Change], history: Sequence[Record]) -> str:
     made = _compared(group, history)
     if isinstance(made, Comparison):
         return comparison_page(made)
-    lines = [f"Not compared: {made.message}", *(f"  {difference}" for difference in made.differences)]
-    return "\n".join(lines)
+    why = made.differences or made.fix.splitlines()
+    return "\n".join([f"Not compared: {made.message}", *(f"  {str(each).strip()}" for each in why)])
 
 
 def _plain(group: list[Change], history: Sequence[Record]) -> dict[str, Any]:

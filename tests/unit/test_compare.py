@@ -226,7 +226,7 @@ def test_grids_without_a_common_cell_are_not_compared() -> None:
     before = [cell(prompt=64, concurrency=1), cell(prompt=256, concurrency=4)]
     after = [cell(INT8, prompt=64, concurrency=4), cell(INT8, prompt=256, concurrency=1)]
     error = refusal(before, after)
-    assert error.message == "no cell is on both sides"
+    assert error.message == "there is no cell that both sides have"
     assert "prompt 64, limit 16, concurrency 1: only in A" in error.fix
 
 
@@ -240,6 +240,18 @@ def test_prompts_that_turned_out_longer_are_left_out_with_the_counts() -> None:
     made = compare([cell(), cell(prompt=256)], [longer, cell(INT8, prompt=256)])
     assert made.left_out == ("prompt 128, limit 16, concurrency 1: A read 128 tokens, B 180",)
     assert len(made.cells) == 1
+
+
+def test_a_difference_that_longer_prompts_explain_is_not_shown() -> None:
+    longer = record(
+        *(run(148, 1.16 * each, decode_s=1.5 * each, total_s=2.9 * each) for each in NOISE), of=INT8, kind=Kind.GRID
+    )
+    made = compare([cell()], [longer])
+    assert verdicts(made)["TTFT"] == "no difference shown"
+    assert "prompts were up to 16% longer on one side: the intervals of TTFT and total cover that" in made.notes
+    assert verdicts(compare([cell()], [cell(INT8, 1.16)]))["TTFT"].startswith("B slower by")
+    same = compare([longer], [cell()])
+    assert verdicts(same)["TTFT"] == "no difference shown"
 
 
 def test_answers_of_another_length_are_compared_by_ttft_and_decode_but_not_by_total() -> None:
