@@ -19,7 +19,7 @@ whose length can only be aimed at: what remains of a difference is covered by th
 class Pair:
     """The records of one cell on both sides.
 
-    ``longer`` is how much longer the prompts after were than those before, as a ratio; 1 where prompts are the variable.
+    ``longer`` is how much longer the prompts after were than those before; 1 where they are the variable.
     ``same_output`` is false where the answers differ in length although the limits do not: total times do not compare.
     """
 
