@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.contention import CPU_START, GPU_START, NOBODY, Beside, Contention, starting_factors
-from policies.types import Hardware, PairSample
+from policies.types import BatchSample, Hardware, PairSample
 
 
 def simulate(work_s: float, neighbours_s: list[float], excess: float, theirs: float) -> float:
@@ -146,3 +146,42 @@ def test_contention_survives_a_store_and_refuses_what_is_none() -> None:
     assert again.to_dict() == contention.to_dict()
     with pytest.raises(ValueError, match="4 values"):
         Contention.from_dict({"prefill": [1.0], "decode": [1.0]})
+
+
+def batches(*tpot_s: float) -> list[BatchSample]:
+    """1, 2, 4, … at once with these seconds per token."""
+    return [BatchSample(1 << i, 64, 32, 0.3, seconds) for i, seconds in enumerate(tpot_s)]
+
+
+def test_the_law_of_a_batch_goes_through_what_was_measured() -> None:
+    contention = Contention.measured([], CPU_START, batches(0.020, 0.024, 0.036))
+    assert contention.batch_factor(0.0) == 1.0
+    assert contention.batch_factor(1.0) == pytest.approx(1.2)
+    assert contention.batch_factor(3.0) == pytest.approx(1.8)
+    assert contention.factor("decode", {"same_decoding": 3.0}) == pytest.approx(1.8)
+    assert contention.batch_factor(7.0) > 2.5
+
+
+def test_a_batch_that_costs_nothing_is_a_law_too() -> None:
+    contention = Contention.measured([], CPU_START, batches(0.020, 0.019, 0.020))
+    assert contention.batch_factor(3.0) == 1.0
+
+
+def test_a_batch_law_is_not_bent_by_noise() -> None:
+    contention = Contention.measured([], CPU_START, batches(0.020, 0.0200001, 0.026))
+    assert 1.04 < contention.batch_factor(1.0) < 1.06
+
+
+def test_batches_without_the_same_request_alone_say_nothing() -> None:
+    contention = Contention.measured([], CPU_START, batches(0.020, 0.024)[1:])
+    assert contention.batch_factor(1.0) == pytest.approx(1.3)
+
+
+def test_a_batch_law_is_corrected_as_a_whole_and_survives_a_store() -> None:
+    contention = Contention.measured([], CPU_START, batches(0.020, 0.024, 0.036))
+    for _ in range(100):
+        contention.learn("decode", {"same_decoding": 1.0}, 1.4)
+    assert contention.batch_factor(1.0) == pytest.approx(1.4, rel=0.02)
+    assert contention.batch_factor(3.0) > 2.0
+    again = Contention.from_dict(json.loads(json.dumps(contention.to_dict())))
+    assert again.batch_factor(3.0) == pytest.approx(contention.batch_factor(3.0))

@@ -205,3 +205,43 @@ def test_a_deployment_that_moves_takes_its_requests_along() -> None:
 def test_a_request_that_took_no_time_had_no_neighbours() -> None:
     ledger = Ledger()
     assert open_(ledger, "a", 3.0).close(3.0) == {}
+
+
+def test_the_ledger_names_who_has_something_in_flight() -> None:
+    ledger = Ledger()
+    first, second = open_(ledger, "a"), open_(ledger, "a")
+    assert ledger.busy == {"a"}
+    first.close(1.0)
+    assert ledger.busy == {"a"}
+    second.close(1.0)
+    assert ledger.busy == set()
+
+
+def test_the_usual_company_is_that_of_the_requests_on_the_same_hardware() -> None:
+    ledger = Ledger()
+    ledger.place([deployment("a", host="pc"), deployment("b", host="pc"), deployment("c", host="box")], 0.0)
+    assert ledger.usual() == {}
+    for start in range(0, 400, 10):
+        now = float(start)
+        leases = [open_(ledger, id_, now) for id_ in ("a", "a", "b")]
+        for lease in leases:
+            lease.first_token(now)
+        for lease in leases:
+            lease.close(now + 5.0)
+    usual = ledger.usual()
+    assert set(usual) == {"a", "b"}
+    assert usual["a"] == usual["b"]
+    assert usual["a"].decoding == pytest.approx(2.0, rel=0.05)
+    assert usual["a"].prefilling < 0.1
+
+
+def test_who_waits_for_a_slot_is_company_too_and_what_is_usual_is_forgotten_after_a_pause() -> None:
+    ledger = Ledger()
+    ledger.place([deployment("a", host="pc", slots=1)], 0.0)
+    for start in range(0, 200, 10):
+        leases = [open_(ledger, "a", float(start)) for _ in range(3)]
+        for lease in leases:
+            lease.close(start + 5.0)
+    assert ledger.usual()["a"].prefilling > 1.5
+    open_(ledger, "a", 900.0).close(905.0)
+    assert ledger.usual() == {}
