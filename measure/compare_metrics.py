@@ -58,7 +58,8 @@ class Finding:
     """One metric: the medians on both sides, in the metric's unit, and what changed.
 
     Over several ``cells``, ``before`` and ``after`` are the geometric means of their medians; ``better`` and ``worse``
-    are the numbers of cells in which such a difference is shown.
+    are the numbers of cells in which such a difference is shown. ``doubt`` is what else may explain a difference: "made
+    on a busy machine".
     """
 
     metric: Metric
@@ -68,6 +69,7 @@ class Finding:
     cells: int = 1
     better: int = 0
     worse: int = 0
+    doubt: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +126,16 @@ def find(metric: Metric, pairs: Sequence[Pair], drift: Drift) -> tuple[list[Find
         cells=len(known),
         better=better,
         worse=len(shown) - better,
+        doubt=_doubt(pairs) if metric.of_run is not None else "",
     )
     return [None if sides is None else next(found) for sides in values], overall
+
+
+def _doubt(pairs: Sequence[Pair]) -> str:
+    records = [record for pair in pairs for record in (*pair.before, *pair.after)]
+    if any(record.disturbed for record in records):
+        return "made beside live traffic"
+    return "made on a busy machine" if any(record.machine and record.machine.busy for record in records) else ""
 
 
 def _values(metric: Metric, pair: Pair) -> Sides | None:

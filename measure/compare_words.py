@@ -15,7 +15,7 @@ def verdict(finding: Finding, who: str) -> str:
 
     "B faster by 12–15 %" where the interval leaves out "no difference", "no difference shown" where it does not, and
     where there is no interval what was seen, without a conclusion. Over several cells, those that show the contrary are
-    counted as well.
+    counted as well; and what else may explain a difference is said with it.
     """
     change = finding.change
     if change.low is None or change.high is None:
@@ -28,7 +28,8 @@ def verdict(finding: Finding, who: str) -> str:
     gained = (change.ratio > 1.0) == finding.metric.more_is_better
     word, contrary, against = (better, worse, finding.worse) if gained else (worse, better, finding.better)
     told = f"{who} {word} by {span(change.low, change.high)}"
-    return f"{told}, {contrary} in {against} of {finding.cells} cells" if against else told
+    told += f", {contrary} in {against} of {finding.cells} cells" if against else ""
+    return f"{told} ({finding.doubt})" if finding.doubt else told
 
 
 def percent(change: Change) -> str:

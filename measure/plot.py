@@ -125,9 +125,11 @@ def _draw_line(axes: Any, line: Line, place: int) -> Any:
     colour, marker = LINE_COLOURS[place % len(LINE_COLOURS)], _MARKERS[place % len(_MARKERS)]
     dashes = _DASHES[place // len(LINE_COLOURS) % len(_DASHES)]
     x = [point.x for point in line.points]
-    axes.fill_between(
-        x, [p.low for p in line.points], [p.high for p in line.points], color=colour, alpha=0.18, linewidth=0
-    )
+    low, high = [point.low for point in line.points], [point.high for point in line.points]
+    if len(x) > 1:
+        axes.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
+    else:
+        axes.vlines(x, low, high, color=colour, alpha=0.3, linewidth=5)
     middles = [point.middle for point in line.points]
     (handle,) = axes.plot(x, middles, dashes, color=colour, marker=marker, markersize=5, linewidth=1.8)
     return handle

@@ -344,6 +344,13 @@ def test_a_reader_is_warned_of_records_that_are_not_as_they_should_be() -> None:
     assert any("different versions of Paceline" in note for note in notes)
 
 
+def test_a_verdict_from_a_busy_machine_or_beside_live_traffic_says_so_itself() -> None:
+    busy = cell(INT8, 0.5, machine=Machine(cores=2, busy="others use 1.5 cores"))
+    assert verdicts(compare([cell()], [busy]))["TTFT"].endswith(" % (made on a busy machine)")
+    beside = replace(cell(INT8, 0.5), disturbed=True)
+    assert verdicts(compare([cell()], [beside]))["TTFT"].endswith(" % (made beside live traffic)")
+
+
 def test_a_comparison_is_plain_json() -> None:
     plain = json.loads(json.dumps(compare([cell()], [cell(INT8, 0.5)]).to_dict()))
     assert plain["differs"] == [{"name": "precision", "before": "int4 Q4_1", "after": "int8 Q8_0"}]
