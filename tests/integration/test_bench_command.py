@@ -214,7 +214,7 @@ def test_a_real_llama_cpp_is_started_measured_interrupted_measured_on_and_stoppe
     out, errors = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130
     assert "Traceback" not in errors
-    before = json.loads(out)["records"]
+    before = [Record.from_dict(record) for record in json.loads(out)["records"]]
     assert before
 
     process = begin(shell, *words)
@@ -222,7 +222,7 @@ def test_a_real_llama_cpp_is_started_measured_interrupted_measured_on_and_stoppe
     assert process.returncode == 0, errors
     records = [Record.from_dict(record) for record in json.loads(out)["records"]]
     grid = [record for record in records if record.kind is Kind.GRID]
-    assert [record.to_dict() for record in grid[: len(before)]] == before
+    assert grid[: len(before)] == before
     assert [(r.asked.prompt_tokens, r.asked.concurrency) for r in grid] == [(32, 1), (64, 1), (32, 2), (64, 2)]
     for record in grid:
         assert not record.failed
