@@ -12,11 +12,14 @@ from cache.flight import Abandoned, Flight, Reader
 from cache.head import Head
 from gateway.caching import Caching, Ticket
 from gateway.client import EventStream, Send, send_body
+from gateway.embedding import batch_of
 from gateway.errors import ApiError
 from gateway.exchange import Exchange, Kept, header_text, who
 from gateway.flying import Call
+from gateway.pipeline import serve
 from gateway.refusal import stopping
 from gateway.replay import as_body, as_events, joined, renamed, without_usage
+from policies.types import Operation
 
 if TYPE_CHECKING:
     from gateway.house import House
@@ -29,6 +32,9 @@ async def serve_cached(exchange: Exchange, ticket: Ticket, house: House, caching
     """Answer one request; raises as ``pipeline.serve`` does. An answer from memory waits for no place."""
     exchange.cache_key = ticket.shown
     terms, usage = ticket.terms, exchange.incoming.include_usage
+    if exchange.incoming.operation is Operation.EMBEDDINGS:
+        await _serve_embeddings(exchange, ticket, house, caching, send)
+        return
     if terms.read and (entry := caching.stores.recall(ticket.names, terms.max_age_s)) is not None:
         await _replay(exchange, ticket, caching, entry, send)
         return
@@ -49,6 +55,45 @@ async def serve_cached(exchange: Exchange, ticket: Ticket, house: House, caching
                 raise stopping() from None
             if entry is not None:
                 exchange.incoming = replace(exchange.incoming, include_usage=usage)
+                await _replay(exchange, ticket, caching, entry, send)
+    exchange.ended = "done"
+
+
+async def _serve_embeddings(exchange: Exchange, ticket: Ticket, house: House, caching: Caching, send: Send) -> None:
+    """Answer text by text: what is known is not asked for again."""
+    batch = batch_of(exchange, ticket, caching)
+    if batch is None:
+        exchange.cache_key = b""
+        async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()):
+            await serve(exchange, house.fleet, send, house.settings.server.keepalive_s)
+        return
+    batch.recall()
+    if batch.knows_all():
+        await _replay(exchange, ticket, caching, batch.entry(), send)
+        return
+    async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()):
+        if ticket.terms.only:
+            await batch.find()
+            if not batch.knows_all():
+                raise not_kept(exchange)
+            await _replay(exchange, ticket, caching, batch.entry(), send)
+            return
+        flights, name = caching.flights, (ticket.key.digest, ticket.fingerprints)
+        is_shared = ticket.terms.read and exchange.wishes.deadline_s is None
+        flight = flights.find(name) if is_shared else None
+        if flight is not None:
+            exchange.cache = b"coalesced"
+            caching.counts(ticket).coalesced += 1
+            reader = flight.join()
+        else:
+            exchange.cache = b"miss"
+            reader = flights.begin(name if is_shared else object(), lambda each: batch.drive(each, house.fleet))[1]
+        with reader:
+            try:
+                entry = await _serve_whole(exchange, reader, send)
+            except Abandoned:
+                raise stopping() from None
+            if entry is not None:
                 await _replay(exchange, ticket, caching, entry, send)
     exchange.ended = "done"
 

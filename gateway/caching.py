@@ -30,7 +30,7 @@ from gateway.replay import joined
 from gateway.settings import Settings
 from gateway.settings_cache import EMBEDDED, CacheSettings
 from gateway.settings_errors import Problem, SettingsError
-from policies.types import Operation
+from policies.types import Deployment, Operation
 from policies.value import value
 
 if TYPE_CHECKING:
@@ -202,7 +202,11 @@ class Caching:
             model_name=ticket.model,
             whole=whole if streamed else b"",
         )
-        self.stores.keep(ticket.key, self._acceptance.name(deployment), entry)
+        self.stores.keep(ticket.key, self.name_of(deployment), entry)
+
+    def name_of(self, deployment: Deployment) -> str:
+        """Return what a deployment's answers are kept under."""
+        return self._acceptance.name(deployment)
 
 
 def _embedded(settings: Settings) -> EmbeddedServer:
