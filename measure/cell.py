@@ -93,9 +93,12 @@ async def _round(probe: Probe, cell: Cell, rules: Rules, rounds: _Rounds, traffi
         clock = asyncio.get_running_loop().time
         begun = clock()
         try:
-            return await _together(probe, cell, left_s)
-        finally:
+            runs = await _together(probe, cell, left_s)
+        except EngineError:
             rounds.spent_s += clock() - begun
+            raise
+        rounds.spent_s += clock() - begun  # not of a round that gave way
+        return runs
 
     if not rules.waits:
         before = await traffic.look()

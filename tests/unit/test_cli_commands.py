@@ -17,7 +17,20 @@ from gateway.cli import main
 from gateway.keys import KeyRing, hash_key
 from gateway.settings import load_settings
 
-COMMANDS = ("up", "init", "doctor", "models", "explain", "bench", "records", "compare", "quality", "soak", "key", "version")
+COMMANDS = (
+    "up",
+    "init",
+    "doctor",
+    "models",
+    "explain",
+    "bench",
+    "records",
+    "compare",
+    "quality",
+    "soak",
+    "key",
+    "version",
+)
 SECRET = "hunter2-hunter2-hunter2"
 
 
