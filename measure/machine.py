@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MIB = 1 << 20
-SPARE_CORES = 0.25
-SPARE_SHARE = 0.1
-"""Cores that others may use before a record says that the machine was busy: a quarter of one, or a tenth of many."""
+SPARE_CORES = 0.1
+SPARE_SHARE = 0.05
+"""Cores that others may use before a record says that the machine was busy: an engine whose threads wait for each
+other is slowed by far more than what is taken from it."""
 SWAP_BYTES = 16 * MIB
 """So much more in the swap is not noise."""
 
