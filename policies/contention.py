@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from policies.curve import Curve
-from policies.types import BatchSample, Hardware, PairSample
+from policies.types import BatchSample, Hardware, PairSample, Usual
 
 KINDS = ("same_decoding", "same_prefilling", "other_decoding", "other_prefilling")
 """Kinds of neighbours, named as in ``Observation.neighbours``; all excess values stand in this order."""
@@ -77,7 +77,7 @@ class _Law(NamedTuple):
 class Contention:
     """Excess factors of one fingerprint, beginning with stated ones, then measured in pairs, then learned."""
 
-    __slots__ = ("_batch", "_decode", "_laws", "_prefill")
+    __slots__ = ("_batch", "_decode", "_laws", "_next", "_prefill")
 
     def __init__(self, start: tuple[tuple[float, ...], tuple[float, ...]] = CPU_START) -> None:
         self._prefill = list(start[0])
@@ -85,6 +85,7 @@ class Contention:
         self._batch: Curve | None = None
         """Decodes beside one in a batch → how many times the mean excess of one they weigh; ``None``: their number."""
         self._laws = _laws(self._prefill, self._decode)
+        self._next: tuple[Usual, tuple[float, float, float]] | None = None
 
     @classmethod
     def measured(
@@ -155,6 +156,7 @@ class Contention:
         for i, n in enumerate(beside):
             excess[i] = _limit(excess[i] + _RATE * share * error * n / power)
         self._laws = _laws(self._prefill, self._decode)
+        self._next = None
 
     def _while_active(self, phase: str, neighbours: Mapping[str, float]) -> tuple[float, float]:
         """Return the share of the time with neighbours, and the excess during that time."""
@@ -202,6 +204,27 @@ class Contention:
                 )
                 first, total, cost = first + before, total + lost, cost + others
         return first, total, cost
+
+    def of_the_next(self, usual: Usual) -> tuple[float, float, float]:
+        """Return what usual company costs: the seconds that a request loses per second of its decode, and those that
+        the company loses to it, together, per second of its prefill and of its decode.
+
+        Those that are there already are done half way through, in the mean, and ``effects`` counts them; others like
+        this request take their places. The answer is remembered until the company or the law changes.
+        """
+        if self._next is not None and self._next[0] is usual:
+            return self._next[1]
+        decoding, prefilling = 0.5 * usual.decoding, 0.5 * usual.prefilling
+        later = decoding + prefilling
+        writes, reads = self._laws[0], self._laws[1]
+        lost = min(self._in_batch(later) * writes.decode, later * writes.in_decode)
+        lost += min(prefilling * reads.decode, later * reads.in_decode)
+        by_prefill = decoding * writes.most_to_prefill + prefilling * reads.most_to_prefill
+        by_decode = min(decoding * writes.most_to_decode, later * writes.to_decode)
+        by_decode += min(prefilling * reads.most_to_decode, later * reads.to_decode)
+        rates = lost, by_prefill, by_decode
+        self._next = usual, rates
+        return rates
 
     def batch_factor(self, others: float) -> float:
         """Return how many times longer decoding takes with so many others in the same batch."""

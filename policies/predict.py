@@ -111,21 +111,25 @@ class Predictor:
         """
         return _work(self._profiles.get(deployment.fingerprint), load, now, context)
 
-    def alone(self, fingerprint: str, prompt_tokens: int, output_tokens: int, now: float) -> Estimate | None:
+    def alone(
+        self, deployment: Deployment, prompt_tokens: int, output_tokens: int, now: float, usual: Usual = NO_COMPANY
+    ) -> Estimate | None:
         """Predict a request on an idle deployment, on hardware where nothing else runs; ``None`` if unmeasured.
 
         What most estimates of a decision are, so it does nothing that ``estimate`` needs for the others.
         """
-        profile = self._profiles.get(fingerprint)
+        profile = self._profiles.get(deployment.fingerprint)
         if profile is None:
             return None
         speed = profile.speed
-        decode_s = 0.0
+        decode_s = next_s = 0.0
         if output_tokens > 1:
             decode_s = (output_tokens - 1) * speed.tpot.at(prompt_tokens + output_tokens // 2, now)
-        uncached = prompt_tokens - profile.opening_tokens
-        prefill_s = speed.prefill.at(uncached if uncached > 1 else 1, now)
-        return Estimate(0.0, 0.0, prefill_s, decode_s, profile.usual_spread, 0.0, 0.0, profile.company)
+        prefill_s = speed.prefill.at(prompt_tokens, now)
+        if usual is not NO_COMPANY:
+            lost_s, next_s = _of_the_next(profile.contention, usual, deployment.slots, prefill_s, decode_s)
+            decode_s += lost_s
+        return Estimate(0.0, 0.0, prefill_s, decode_s, profile.usual_spread, 0.0, next_s, profile.company)
 
     def estimate(
         self,
@@ -241,18 +245,15 @@ def _of_the_next(
     contention: Contention, usual: Usual, slots: int | None, prefill_s: float, decode_s: float
 ) -> tuple[float, float]:
     """Return the seconds that a request loses to those who usually come while it runs, and those that they lose to it,
-    should they all be sent where it is.
-
-    Those that are there already are done half way through, in the mean; the next ones take their places. They are taken
-    to be like this one. Whoever finds no slot waits for a part of what this one takes.
-    """
-    decoding, prefilling = usual
-    later = 0.5 * (decoding + prefilling)
-    come = Beside(0.5 * decoding, 0.5 * prefilling, later * decode_s, later * prefill_s)
-    before_s, lost_s, delayed_s = contention.effects(come, later, NOBODY, 0.0, prefill_s, decode_s)
-    if slots is not None and decoding + prefilling > slots - 1.0:
-        delayed_s += (decoding + prefilling - slots + 1.0) * (prefill_s + decode_s + lost_s - before_s) / slots
-    return lost_s - before_s, delayed_s
+    should they all be sent where it is. Whoever finds no slot waits for a part of what this one takes."""
+    lost, by_prefill, by_decode = contention.of_the_next(usual)
+    lost_s = lost * decode_s
+    delayed_s = by_prefill * prefill_s + by_decode * decode_s
+    if slots is not None:
+        over = usual.decoding + usual.prefilling - slots + 1.0
+        if over > 0.0:
+            delayed_s += over * (prefill_s + decode_s + lost_s) / slots
+    return lost_s, delayed_s
 
 
 def within(work: Beside, most: float) -> Beside:

@@ -36,8 +36,8 @@ def rank(facts: RequestFacts, fleet: FleetView, known: Roster, admitted: list[tu
             own, beside = around.of(option)
         usual = usual_of.get(option.id, NO_COMPANY)
         estimate = (
-            predictor.alone(option.fingerprint, prompt, output, now)
-            if load is IDLE and beside is NOBODY and usual is NO_COMPANY
+            predictor.alone(option.deployment, prompt, output, now, usual)
+            if load is IDLE and beside is NOBODY
             else predictor.estimate(facts, option.deployment, load, now, beside, own, usual)
         )
         tier = Tier.HOSTED if option.hosted else 0

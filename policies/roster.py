@@ -26,7 +26,6 @@ class Option:
 
     deployment: Deployment
     id: str
-    fingerprint: str
     hosted: bool
     context: int
     grade: int
@@ -98,7 +97,6 @@ class Roster:
                 Option(
                     deployment,
                     deployment.id,
-                    deployment.fingerprint,
                     deployment.hosted,
                     UNLIMITED if deployment.context is None else deployment.context,
                     0 if asked_for else precision_grade(deployment),

@@ -14,7 +14,7 @@ from functools import partial
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.decision.fleet import ASK, make_busy, make_fleet
+from benchmarks.decision.fleet import ASK, make_busy, make_fleet, make_used
 from benchmarks.decision.memory import Store, stores
 
 COUNTS = (1, 8, 100)
@@ -42,12 +42,21 @@ def main() -> int:
 
 
 async def _decisions(count: int, rounds: int) -> dict[str, float]:
-    """Return microseconds per decision with so many deployments, by what runs there, the fleet's view included."""
+    """Return microseconds per decision with so many deployments, by what runs there, the fleet's view included.
+
+    "In use" is the everyday case: four are busy, and all have usual company.
+    """
     row: dict[str, float] = {"deployments": count}
-    scenes = (("idle", count, 0), ("8 busy", count, min(8, count)), ("all busy", count, count))
-    for name, hosts, busy in (*scenes, ("all busy, 2 on a host", max(1, count // 2), count)):
+    for name, hosts, busy in (
+        ("idle", count, 0),
+        ("in use", count, min(4, count)),
+        ("all busy", count, count),
+        ("all busy, 2 on a host", max(1, count // 2), count),
+    ):
         fleet = make_fleet(count, hosts=hosts)
         try:
+            if name == "in use":
+                make_used(fleet)
             make_busy(fleet, busy)
             row[name] = round(_quickest_us(partial(fleet.route, ASK), rounds), 1)
         finally:

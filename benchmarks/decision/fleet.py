@@ -44,6 +44,23 @@ def make_fleet(count: int, *, hosts: int) -> Fleet:
     return fleet
 
 
+def make_used(fleet: Fleet) -> None:
+    """Let some requests have run beside each other on each deployment, so that company is usual there."""
+    now = asyncio.get_running_loop().time()
+    for deployment in fleet.deployments:
+        for start in range(0, 200, 10):
+            leases = [
+                fleet._ledger.open(
+                    deployment.id, prefill_tokens=200, decode_tokens=80, context_tokens=300, now=now + start
+                )
+                for _ in range(2)
+            ]
+            for lease in leases:
+                lease.first_token(now + start + 1.0)
+            for lease in leases:
+                lease.close(now + start + 5.0)
+
+
 def make_busy(fleet: Fleet, count: int) -> None:
     """Put two requests on each of the first deployments: one that reads its prompt, one that writes."""
     now = asyncio.get_running_loop().time()

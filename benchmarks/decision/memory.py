@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from policies.predict import Predictor
 from policies.prefix import PrefixMemory
 from policies.tokens import OutputLength, TokenRatio
+from policies.turns import Turns
 from policies.types import Observation, SpeedSample
 
 
@@ -27,6 +28,7 @@ def stores() -> list[Store]:
         Store("speeds, contention, intervals", "1,024 fingerprints", _weigh(_predictor)),
         Store("prefix blocks", "8,192 per deployment that runs", _weigh(_prefixes)),
         Store("answer lengths", "4,096 callers", _weigh(_outputs)),
+        Store("turns that follow", "4,096 callers", _weigh(_turns)),
         Store("bytes per token", "512 models", _weigh(_ratios)),
     ]
 
@@ -72,6 +74,13 @@ def _outputs() -> OutputLength:
     for i in range(4200):
         lengths.learn("model", f"caller{i}", 100 + i)
     return lengths
+
+
+def _turns() -> Turns:
+    turns = Turns()
+    for i in range(4200):
+        turns.learn("model", f"caller{i}", continues=True)
+    return turns
 
 
 def _ratios() -> TokenRatio:
