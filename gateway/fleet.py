@@ -239,6 +239,7 @@ class Fleet:
             last_used=self._last_used,
             now=now,
             cost_to_others=self._routing.cost_to_others,
+            margins=(self._routing.margin_8_bits, self._routing.margin_4_bits),
             usual=self._ledger.usual(),
         )
 
@@ -326,7 +327,7 @@ class Fleet:
         """Predict a request on a deployment with nothing else there, its model loaded; ``None`` if unmeasured."""
         output = 0 if facts.operation is Operation.EMBEDDINGS else facts.expected_output
         now = asyncio.get_running_loop().time()
-        return self.learned.predictor.alone(deployment.fingerprint, facts.prompt_tokens, output, now)
+        return self.learned.predictor.alone(deployment, facts.prompt_tokens, output, now)
 
     async def wait_until_loaded(self, deployment: Deployment, left_s: float | None) -> bool:
         """Wait for a deployment that is being loaded, no longer than the request's deadline allows.

@@ -150,6 +150,15 @@ class RoutingSettings(Group):
         description="Weight, for `latency`, of the delay that a choice adds to requests that run already.",
         examples=[0.5],
     )
+    margin_8_bits: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="How much faster than 16 bits an 8-bit deployment that passed its quality regression has to be to "
+        "serve who named no precision: 0.1 is 10 %.",
+        examples=[0.2],
+    )
+    margin_4_bits: float = Field(default=0.2, ge=0, lt=1, description="The same for fewer than 8 bits.", examples=[0.3])
     measure_at_start: bool = Field(
         default=True,
         description="Measure deployments in the background that have no record, or one that no longer holds.",
