@@ -39,7 +39,8 @@ def call_of(asked: Asked, deployment: Deployment, operation: Operation, seed: in
     if generates:
         fields |= {"max_tokens": asked.output_tokens, "temperature": 0, "stream": stream}
     if asked.fault == WRONG_TYPE:
-        fields["max_tokens" if generates else field] = {"not": "this"}
+        # Of the prompt itself: some engines pass over a limit of the wrong type, and write until the context is full.
+        fields[field] = {"not": "this"}
     elif asked.fault == NO_PROMPT:
         del fields[field]
     return Call(

@@ -36,7 +36,7 @@ from policies.types import Capability, Quality
 async def strict(exchange: Exchange) -> None:
     """Answers what is right and refuses what is not, as an engine should."""
     body = exchange.request.json
-    wrong = not body.get("messages") or isinstance(body["max_tokens"], dict) or len(exchange.request.body) > 8000
+    wrong = not isinstance(body.get("messages"), list) or len(exchange.request.body) > 8000
     await (status(400) if wrong else chat(["The ", "lighthouse."]))(exchange)
 
 
