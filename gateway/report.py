@@ -175,5 +175,6 @@ def _candidate(candidate: Candidate) -> dict[str, Any]:
             "total_low_s": round(estimate.total_s * max(0.0, 1 - estimate.spread), 4),
             "total_high_s": round(estimate.total_s * (1 + estimate.spread), 4),
             "cost_to_others_s": round(estimate.cost_to_others_s, 4),
+            "cost_to_next_s": round(estimate.cost_to_next_s, 4),
         }
     return entry

@@ -113,7 +113,7 @@ class Profile:
         actual_s, predicted_s = sum(actual for actual, _ in phases), sum(predicted for _, predicted in phases)
         if seen.predicted is None:
             self.intervals.learn(actual_s, predicted_s, company)
-        if company <= QUIET and len(phases) == 2:
+        if company <= QUIET and (len(phases) == 2 or seen.output_tokens < 2):
             measured_s = self.speed.measured_s(_tokens_read(seen), seen.prompt_tokens, seen.output_tokens)
             if measured_s > 0.0:
                 self._off.append(actual_s / measured_s)

@@ -127,8 +127,16 @@ def _difference(objective: Objective, chosen: Row, runner: Row, rule: str) -> st
     a, b = _apart(ours.total_s, theirs.total_s)
     if ours.total_s < theirs.total_s:
         return f"finishes first: {a} predicted, {name} {b}{note}"
-    lost, lost_there = _apart(ours.cost_to_others_s, theirs.cost_to_others_s)
+    lost_s, lost_there_s = _delays_s(ours), _delays_s(theirs)
+    if lost_s >= lost_there_s:
+        return f"best for the turns that will follow: {a} predicted now, {name} {b}"
+    lost, lost_there = _apart(lost_s, lost_there_s)
     return f"delays others less: by {lost}, {name} by {lost_there} ({a} and {b} predicted)"
+
+
+def _delays_s(estimate: Estimate) -> float:
+    """What a choice costs those who are there and those who usually come."""
+    return estimate.cost_to_others_s + estimate.cost_to_next_s
 
 
 def _precision_difference(objective: Objective, chosen: Row, runner: Row) -> str:

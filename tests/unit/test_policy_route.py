@@ -304,7 +304,9 @@ def test_a_conversation_moves_when_its_further_turns_will_repay_the_reading() ->
     view = fleet({holder: (1000.0, 60.0), better: (1000.0, 100.0)}, {"holder": LoadView(cached_tokens=1900)})
     turn = replace(ASK, prompt_tokens=2000)
     assert ids(route(turn, view))[0] == "holder"
-    assert ids(route(replace(turn, further=8.0), view))[0] == "better"
+    moved = route(replace(turn, further=8.0), view)
+    assert ids(moved)[0] == "better"
+    assert reason(moved) == "best for the turns that will follow: 2.47 s predicted now, holder 0.88 s"
 
 
 def test_the_best_precision_that_is_up_serves_when_the_16_bit_one_is_down() -> None:
