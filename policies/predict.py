@@ -125,7 +125,8 @@ class Predictor:
         decode_s = next_s = 0.0
         if output_tokens > 1:
             decode_s = (output_tokens - 1) * speed.tpot.at(prompt_tokens + output_tokens // 2, now)
-        prefill_s = speed.prefill.at(prompt_tokens, now)
+        uncached = prompt_tokens - profile.opening_tokens
+        prefill_s = speed.prefill.at(uncached if uncached > 1 else 1, now)
         if usual is not NO_COMPANY:
             lost_s, next_s = _of_the_next(profile.contention, usual, deployment.slots, prefill_s, decode_s)
             decode_s += lost_s
@@ -200,7 +201,7 @@ class Predictor:
         company: its total and what it costs those who come. Only for deployments that are measured."""
         profile = self._profiles[deployment.fingerprint]
         prompt, output = facts.prompt_tokens, facts.expected_output
-        prefill_s = profile.speed.prefill.at(max(1, prompt - held_tokens), now)
+        prefill_s = profile.speed.prefill.at(max(1, prompt - max(held_tokens, profile.opening_tokens)), now)
         decode_s = profile.speed.decode_s(prompt, output, now)
         lost_s, delayed_s = _of_the_next(profile.contention, usual, deployment.slots, prefill_s, decode_s)
         return prefill_s + decode_s + lost_s + delayed_s

@@ -35,7 +35,7 @@ def serve(made: Predictor, *cached: int | None, prompt: int = 200, **fields: Any
 def prefill_s(made: Predictor, load: LoadView | None = None) -> float:
     found = made.estimate(FACTS, A, load or LoadView(), NOW)
     assert found is not None
-    alone = made.alone(A.fingerprint, FACTS.prompt_tokens, FACTS.expected_output, NOW)
+    alone = made.alone(A, FACTS.prompt_tokens, FACTS.expected_output, NOW)
     assert alone is not None
     assert load is not None or alone.prefill_s == found.prefill_s
     return found.prefill_s
