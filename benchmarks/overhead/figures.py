@@ -21,6 +21,7 @@ class Scene:
 
     clients: int
     stream: bool = False
+    unique: bool = False
 
 
 SCENES: Final = (Scene(1), Scene(16), Scene(64), Scene(1, stream=True), Scene(16, stream=True))
@@ -58,6 +59,7 @@ def run_load(running: Running, scene: Scene, warmup_s: float, seconds: float) ->
     command = [sys.executable, "-m", "benchmarks.overhead.load", "--port", str(running.port), "--pid", str(running.pid)]
     command += ["--clients", str(scene.clients), "--warmup", str(warmup_s), "--seconds", str(seconds)]
     command += ["--stream"] if scene.stream else []
+    command += ["--unique"] if scene.unique else []
     limit_s = warmup_s + seconds + 30
     finished = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, timeout=limit_s)
     return Load(**json.loads(finished.stdout))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
 import statistics
 import time
@@ -24,6 +25,7 @@ KEY: Final = "sk-overhead-benchmark-0123456789abcdef"
 """What the clients show; the gateways that check keys are told to expect it."""
 
 _MOST_ERRORS = 100
+_NUMBERED = b"Tell me about"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,17 +79,25 @@ def request_bytes(port: int, stream: bool) -> bytes:
 class Run:
     """All clients of one run, and what they saw."""
 
-    def __init__(self, port: int, clients: int, stream: bool) -> None:
+    def __init__(self, port: int, clients: int, stream: bool, unique: bool = False) -> None:
         self.port = port
         self.clients = clients
         self.stream = stream
-        self.request = request_bytes(port, stream)
+        self._request = request_bytes(port, stream)
+        self._numbers = itertools.count(time.time_ns() % 10**12) if unique else None
         self.latencies_s: list[float] = []
         self.first_bytes_s: list[float] = []
         self.errors = 0
         self.first_error = ""
         self.stopped = False
         self.failed = asyncio.Event()
+
+    @property
+    def request(self) -> bytes:
+        """What is sent next: the same each time, or numbered, so that no cache has the answer."""
+        if self._numbers is None:
+            return self._request
+        return self._request.replace(_NUMBERED, b"%0*d" % (len(_NUMBERED), next(self._numbers)), 1)
 
     def error(self, text: str) -> None:
         self.first_error = self.first_error or text
@@ -230,11 +240,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--stream", action="store_true")
+    parser.add_argument("--unique", action="store_true", help="every request asks something else")
     parser.add_argument("--warmup", type=float, default=0.5)
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--pid", type=int, default=0, help="of the gateway whose CPU time is read")
     args = parser.parse_args()
-    run = Run(args.port, args.clients, args.stream)
+    run = Run(args.port, args.clients, args.stream, args.unique)
     print(json.dumps(asdict(uvloop.run(run.measure(args.warmup, args.seconds, args.pid)))))
 
 

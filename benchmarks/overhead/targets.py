@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from textwrap import dedent
@@ -51,6 +51,9 @@ class Target:
         return shutil.which(self.program, path=path)
 
 
+_NO_CACHE: Final = {"mode": "off"}
+
+
 def _nginx(site: Site) -> list[str]:
     folders = "".join(
         f"{kind}_temp_path {site.folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -87,16 +90,19 @@ def _sglang_router(site: Site) -> list[str]:
     return ["launch", *_router(site), "--log-level", "error"]
 
 
-def _litellm(site: Site) -> list[str]:
+def litellm_arguments(site: Site, settings: Mapping[str, object] | None = None) -> list[str]:
+    """Return LiteLLM's arguments, with its own settings (``litellm_settings``)."""
     parameters = {"model": f"openai/{MODEL}", "api_base": f"http://127.0.0.1:{site.upstreams[0]}/v1", "api_key": "none"}
     config = {
         "model_list": [{"model_name": MODEL, "litellm_params": parameters}],
         "general_settings": {"master_key": KEY},
+        "litellm_settings": settings or {},
     }
     return ["--host", "127.0.0.1", "--port", str(site.port), "--config", site.write("litellm.yaml", json.dumps(config))]
 
 
-def _paceline(site: Site) -> list[str]:
+def paceline_arguments(site: Site, cache: Mapping[str, object] = _NO_CACHE) -> list[str]:
+    """Return Paceline's arguments, with settings of its cache: off, since the same request again is to be one."""
     engines = [
         {
             "name": f"up{number}",
@@ -112,7 +118,7 @@ def _paceline(site: Site) -> list[str]:
         "server": {"host": "127.0.0.1", "port": site.port},
         "auth": {"keys": [{"name": "load", "hash": "sha256:" + hashlib.sha256(KEY.encode()).hexdigest()}]},
         "data_dir": str(site.folder / "data"),
-        "cache": {"mode": "off"},  # the same request again is to be a request again
+        "cache": cache,
         "engines": engines,
     }
     return ["up", "--config", site.write("paceline.yaml", json.dumps(config))]
@@ -121,7 +127,7 @@ def _paceline(site: Site) -> list[str]:
 NGINX: Final = Target("nginx", "nginx", _nginx)
 VLLM_ROUTER: Final = Target("vllm-router", "vllm-router", _vllm_router)
 SGLANG_ROUTER: Final = Target("sglang-router", "smg", _sglang_router)
-LITELLM: Final = Target("litellm", "litellm", _litellm, {"LITELLM_LOCAL_MODEL_COST_MAP": "True"})
-PACELINE: Final = Target("paceline", "paceline", _paceline)
+LITELLM: Final = Target("litellm", "litellm", litellm_arguments, {"LITELLM_LOCAL_MODEL_COST_MAP": "True"})
+PACELINE: Final = Target("paceline", "paceline", paceline_arguments)
 
 TARGETS: Final = (NGINX, VLLM_ROUTER, SGLANG_ROUTER, LITELLM, PACELINE)

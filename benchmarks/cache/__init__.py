@@ -1,0 +1,1 @@
+"""What the cache costs and saves: ``python -m benchmarks.cache``."""
