@@ -70,9 +70,9 @@ class HostWatch:
         self._swap = _swap_bytes()
         self._throttles = _throttle_count()
         self._cpu = CpuUse()
-        self._ours = _cpu_seconds(os.getpid())
+        self._ours = cpu_seconds(os.getpid())
         self._root = self._pid()
-        self._engine = _cpu_seconds(self._root)
+        self._engine = _family_cpu_seconds(self._root)
         self._high_water = {pid: peak_bytes(pid) or 0 for pid in self._family()}
 
     def _sample(self) -> None:
@@ -112,7 +112,8 @@ class HostWatch:
     def _others_cores(self) -> float | None:
         took_s = time.monotonic() - self._at
         busy = self._cpu.read()
-        ours, engine = _cpu_seconds(os.getpid()), _cpu_seconds(self._root)
+        # Without its children: the engine may be one of them.
+        ours, engine = cpu_seconds(os.getpid()), _family_cpu_seconds(self._root)
         if None in (ours, engine, self._ours, self._engine) or self._root != self._pid() or took_s <= 0:
             return None  # the engine is hidden, or was started anew: nobody can tell who used what
         known_s = (ours or 0.0) - (self._ours or 0.0) + (engine or 0.0) - (self._engine or 0.0)
@@ -127,7 +128,7 @@ class HostWatch:
             self.peak_memory_bytes = max(size, self.peak_memory_bytes or 0)
 
 
-def _cpu_seconds(pid: int | None) -> float | None:
+def _family_cpu_seconds(pid: int | None) -> float | None:
     """CPU seconds of a process with its children; ``None`` when it is hidden or gone."""
     if pid is None:
         return None

@@ -15,7 +15,7 @@ from measure.host_watch import HostWatch
 MIB = 1 << 20
 HOLDS = "import sys; held = bytearray(80 << 20); held[::4096] = bytes(len(held[::4096])); print(flush=True); input()"
 PASSES = "input(); held = bytearray(80 << 20); held[::4096] = bytes(len(held[::4096])); del held; print(flush=True)"
-WORKS = "print(flush=True); sum(range(20_000_000))"
+WORKS = "print(flush=True); sum(range(20_000_000)); print(flush=True); input()"
 
 
 @pytest.fixture
@@ -33,9 +33,13 @@ def start(processes: list[subprocess.Popen[str]], program: str) -> subprocess.Po
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     processes.append(process)
-    assert process.stdout is not None
-    process.stdout.readline()
+    line_of(process)
     return process
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 async def test_the_memory_of_the_engines_process_is_read_while_it_works(processes: list[subprocess.Popen[str]]) -> None:
@@ -65,7 +69,7 @@ async def test_another_process_that_works_makes_the_record_say_so(processes: lis
     engine = start(processes, HOLDS)
     workers = [start(processes, WORKS) for _ in range(os.cpu_count() or 1)]
     async with HostWatch(lambda: engine.pid) as watch:
-        await asyncio.gather(*(asyncio.to_thread(worker.wait) for worker in workers))
+        await asyncio.gather(*(asyncio.to_thread(line_of, worker) for worker in workers))
     assert watch.machine is not None
     assert watch.machine.others_cores is not None
     assert "other processes used" in watch.machine.busy
