@@ -157,14 +157,16 @@ class RedisStore:
                 break
         return kept
 
-    async def count(self, pattern: str) -> tuple[int, int]:
-        """Return how many entries match, and the bytes of their values. Raises ``StoreError``."""
-        entries = size = 0
+    async def count(self, pattern: str) -> dict[str, tuple[int, int]]:
+        """Return how many entries match and the bytes of their values, by their models' tags. Raises ``StoreError``."""
+        counted: dict[str, tuple[int, int]] = {}
         async for names in self._scan(pattern):
             lengths = await self._each("STRLEN", names)
-            entries += len(names)
-            size += sum(length for length in lengths if isinstance(length, int))
-        return entries, size
+            for name, length in zip(names, lengths, strict=True):
+                model = name.split(":")[1]
+                entries, size = counted.get(model, (0, 0))
+                counted[model] = entries + 1, size + (length if isinstance(length, int) else 0)
+        return counted
 
     async def clear(self, pattern: str, older_than_s: float | None = None) -> int:
         """Delete the entries whose names match and that are older than so many seconds; returns how many.

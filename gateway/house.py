@@ -25,15 +25,15 @@ logger = logging.getLogger("paceline.house")
 class House:
     """Everything that requests share. ``start`` and ``aclose`` belong to one event loop.
 
-    Raises ``SettingsError`` for keys that cannot be used.
+    Raises ``SettingsError`` for keys that cannot be used. One that only looks, and ``serves`` nobody, has no cache.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, serves: bool = True) -> None:
         self.settings = settings
         self.door = Door(settings)
         self.admission = Admission(settings.limits, settings.auth.keys)
         self.fleet = Fleet(settings.routing, settings.models)
-        self.caching = Caching(settings, self.fleet) if _caches(settings) else None
+        self.caching = Caching(settings, self.fleet) if serves and _caches(settings) else None
         self.running: set[asyncio.Task[object]] = set()
         """The tasks that answer inference requests now."""
         self._assembly = Assembly(settings, self.fleet)

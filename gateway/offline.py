@@ -24,7 +24,7 @@ def watching_only(settings: Settings) -> Settings:
 @asynccontextmanager
 async def watching(settings: Settings) -> AsyncIterator[House]:
     """A house that only looks, once every engine has been asked."""
-    house = House(watching_only(settings))
+    house = House(watching_only(settings), serves=False)
     try:
         await house.start()
         await house.wait_for_first_answers(FIRST_ANSWERS_S)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from gateway.checks.cache import check_cache
 from gateway.checks.engines import check_engines
 from gateway.checks.finding import Finding, Level, ok
 from gateway.checks.machine import check_machine, check_packages
@@ -21,7 +22,8 @@ def examine(config: Path | None) -> list[Finding]:
         broken = [Finding("configuration", Level.FIX, f"{p.where} {p.what}", p.fix) for p in error.problems]
         return [*broken, *check_packages()]
     source = f"{settings.path} is fine" if settings.path else "no file: defaults, and whatever engine is found"
-    return [ok("configuration", source), *check_machine(settings), *check_server(settings), *_engines(settings)]
+    ours = [*check_machine(settings), *check_server(settings), *check_cache(settings)]
+    return [ok("configuration", source), *ours, *_engines(settings)]
 
 
 def _engines(settings: Settings) -> list[Finding]:

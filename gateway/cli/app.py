@@ -33,6 +33,7 @@ class Commands(LazyGroup):
         "soak": Help(
             "Make many requests in a row, and say whether an engine is stable.", "paceline soak qwen3-8b@vllm"
         ),
+        "cache": Help("Show, clear, inspect and warm the cache.", "paceline cache clear --model qwen3-8b"),
         "key": Help("Make a key for a client.", "paceline key --name alice"),
         "version": Help("Print the versions.", "paceline version"),
     }

@@ -43,6 +43,18 @@ class RunningGateway:
         """Return what it would choose. Raises ``NotRunning``, and ``UserError`` for any other obstacle."""
         return self._ask("POST", "/admin/explain", question)
 
+    def cache(self, *, counted: bool) -> dict[str, Any]:
+        """Return what its cache did, and with ``counted`` what is in it. Raises as ``fleet`` does."""
+        return self._ask("GET", f"/admin/cache?count={int(counted)}")
+
+    def clear_cache(self, what: dict[str, Any]) -> dict[str, Any]:
+        """Delete entries. Raises as ``fleet`` does."""
+        return self._ask("POST", "/admin/cache/clear", what)
+
+    def kept(self, key: str) -> dict[str, Any]:
+        """Return the entries whose key begins so. Raises as ``fleet`` does."""
+        return self._ask("GET", f"/admin/cache/entries/{key}")
+
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -234,8 +234,9 @@ class TestPrecision:
             assert response.json()["choices"][0]["message"]["content"] == "sixteen", model
         assert len(good.requests) == 1
         assert (await ask(cached, chat_body(model="m@int4"))).json()["choices"][0]["message"]["content"] == "four"
-        pinned = await ask(cached, **{"x-paceline-deployment": "m@small"})
-        assert len(small.requests) == 1, pinned.text
+        pinned = await ask(cached, **{"x-paceline-deployment": "small"})
+        assert (said(pinned), pinned.json()["choices"][0]["message"]["content"]) == ("hit", "four")
+        assert len(small.requests) == 1
 
     async def test_new_weights_hit_no_old_entry(self, gateway: StartGateway, engine: ScriptedEngine) -> None:
         cached = gateway(engines=[engine_at(engine, "a", options={"top_k": 1})], cache=CACHE)

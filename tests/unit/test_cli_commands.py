@@ -28,6 +28,7 @@ COMMANDS = (
     "compare",
     "quality",
     "soak",
+    "cache",
     "key",
     "version",
 )
