@@ -18,8 +18,9 @@ from policies.types import Deployment, RequestFacts
 
 logger = logging.getLogger("paceline.counting")
 
-NEAR = 0.75
-"""A prompt whose estimate is at least this part of a context may turn out not to fit it."""
+NEAR = 0.5
+"""A prompt whose estimate is at least this part of a context may turn out not to fit it: text can be twice as dense in
+tokens as what the estimate was learned from. Beside what reading such a prompt takes, asking costs nothing."""
 LIMIT_S = 0.5
 """How long a request waits for its count; without one the estimate stands."""
 REST_S = 30.0

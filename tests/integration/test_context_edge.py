@@ -114,12 +114,12 @@ async def test_a_tokeniser_that_hangs_costs_one_short_wait(
 async def test_a_real_llama_cpp_never_sees_a_prompt_that_its_tokeniser_finds_too_long(
     llamacpp: llama.LlamaServer, gateway: Start
 ) -> None:
-    """Words of one token each, twice as dense as the start estimate; the counts are compared with the engine's own."""
+    """Letters of one token each, half as dense again as the start estimate: it would let them pass."""
     engine = {"name": "a", "url": llamacpp.url, "kind": "llamacpp", "models": {llamacpp.model: "m"}}
     running = gateway(engines=[engine])
     async with running.client() as client:
-        inside = await client.post(CHAT, json=chat_body("a b c d " * 450, max_tokens=1))
         outside = await client.post(CHAT, json=chat_body("a b c d " * 550, max_tokens=1))
+        inside = await client.post(CHAT, json=chat_body("a b c d " * 450, max_tokens=1))
     assert inside.status_code == 200
     assert inside.json()["usage"]["prompt_tokens"] > 1800
     assert outside.status_code == 400
