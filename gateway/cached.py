@@ -39,6 +39,9 @@ async def serve_cached(exchange: Exchange, ticket: Ticket, house: House, caching
         await _replay(exchange, ticket, caching, entry, send)
         return
     async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()):
+        if terms.read and (entry := caching.stores.recall(ticket.names, terms.max_age_s)) is not None:
+            await _replay(exchange, ticket, caching, entry, send)  # answered while this one waited for its place
+            return
         if terms.only:
             answered = await caching.stores.find(ticket.names, max_age_s=terms.max_age_s)
             if answered.entry is None:

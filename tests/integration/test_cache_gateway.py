@@ -326,6 +326,21 @@ class TestOneFlight:
         assert {text_of(events(response)) for response in responses} == {"Hello!"}
         assert sorted(map(said, responses)) == ["coalesced"] * 199 + ["miss"]
 
+    async def test_those_that_wait_for_a_place_are_answered_by_what_came_meanwhile(
+        self, gateway: StartGateway, engine: ScriptedEngine
+    ) -> None:
+        gate = Gate()
+        engine.always(chat(gate=gate))
+        cached = gateway(engines=[engine_at(engine, "a")], cache=CACHE, limits={"max_concurrent": 2})
+        asking = [asyncio.create_task(ask(cached)) for _ in range(20)]
+        await engine.received(0)
+        async with asyncio.timeout(20.0):
+            while cached.call(lambda: cached.house.admission.waiting) < 18:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        gate.open()
+        assert sorted(said(await each) for each in asking) == ["coalesced"] + ["hit"] * 18 + ["miss"]
+        assert len(engine.requests) == 1
+
     async def test_a_follower_joins_mid_stream_and_a_body_is_made_of_the_stream(
         self, cached: Gateway, engine: ScriptedEngine
     ) -> None:

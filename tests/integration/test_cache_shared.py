@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +16,7 @@ from engines.scripted import ScriptedEngine
 from engines.scripts import chat, cut
 from engines.signals import Gate
 from gateways import Gateway, chat_body, engine_at
+from shell import Running, Shell
 from valkeys import Valkey
 
 StartGateway = Callable[..., Gateway]
@@ -249,3 +251,77 @@ class TestEmbedded:
         finally:
             await asyncio.to_thread(one.stop)
             await asyncio.to_thread(two.stop)
+
+
+class TestTwoProcesses:
+    """As they run in production: two `paceline up` in front of one engine and one Valkey."""
+
+    @pytest.fixture
+    def pair(self, shell: Shell, engine: ScriptedEngine, valkey: StartValkey) -> tuple[Running, Running]:
+        url = valkey().url
+        shell.environment["PACELINE_CACHE__MODE"] = "auto"
+        shell.configure(
+            f"engines: [{{name: a, url: '{engine.url}', kind: llamacpp, models: {{'{engine.model}': m}}}}]\n"
+            f"routing: {{measure_at_start: false}}\ncache: {{url: '{url}', lookup_ms: 2000}}\n"
+        )
+        running = shell.up(), shell.up()
+        with httpx.Client(timeout=LIMIT_S) as client:
+            for each in running:
+                end = time.monotonic() + LIMIT_S
+                while client.get(f"{each.url}/admin/cache").json()["store"]["read"] != "works":
+                    assert time.monotonic() < end, "the cache's server is not reached"
+        return running
+
+    async def test_a_hit_and_one_call_for_both(self, pair: tuple[Running, Running], engine: ScriptedEngine) -> None:
+        one, two = pair
+        gate = Gate()
+        engine.always(chat(gate=gate))
+        async with httpx.AsyncClient(timeout=LIMIT_S) as client:
+            first = asyncio.create_task(client.post(f"{one.url}/v1/chat/completions", json=chat_body(stream=True)))
+            await engine.received(0)
+            second = asyncio.create_task(client.post(f"{two.url}/v1/chat/completions", json=chat_body(stream=True)))
+            gate.open()
+            said_ = {said(await first), said(await second)}
+            assert said_ <= {"miss", "coalesced", "hit"}
+            third = await client.post(f"{two.url}/v1/chat/completions", json=chat_body())
+        assert said(third) == "hit"
+        assert len(engine.requests) == 1
+
+    async def test_when_the_leading_process_is_killed_before_the_first_byte_the_other_asks(
+        self, pair: tuple[Running, Running], engine: ScriptedEngine
+    ) -> None:
+        one, two = pair
+        gate = Gate()
+        engine.always(chat(gate=gate))
+        async with httpx.AsyncClient(timeout=LIMIT_S) as client:
+            first = asyncio.create_task(client.post(f"{one.url}/v1/chat/completions", json=chat_body(stream=True)))
+            await engine.received(0)
+            second = asyncio.create_task(client.post(f"{two.url}/v1/chat/completions", json=chat_body(stream=True)))
+            one.process.kill()
+            await engine.received(1)
+            gate.open()
+            assert "[DONE]" in (await second).text
+            with pytest.raises(httpx.HTTPError):
+                await first
+
+    async def test_when_it_is_killed_in_mid_answer_the_other_says_so(
+        self, pair: tuple[Running, Running], engine: ScriptedEngine
+    ) -> None:
+        one, two = pair
+        gate = Gate()
+        engine.always(chat(gate=gate))
+        async with httpx.AsyncClient(timeout=LIMIT_S) as client:
+            first = asyncio.create_task(client.post(f"{one.url}/v1/chat/completions", json=chat_body(stream=True)))
+            await engine.received(0)
+            gate.release(2)
+            streaming = client.stream("POST", f"{two.url}/v1/chat/completions", json=chat_body(stream=True))
+            async with streaming as second:
+                lines = second.aiter_lines()
+                assert "data" in await anext(lines)
+                one.process.kill()
+                text = "".join([line async for line in lines])
+            with pytest.raises(httpx.HTTPError):
+                await first
+        assert "engine_interrupted" in text
+        assert "[DONE]" not in text
+        assert len(engine.requests) == 1
