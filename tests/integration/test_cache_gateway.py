@@ -338,7 +338,8 @@ class TestOneFlight:
             while cached.call(lambda: cached.house.admission.waiting) < 18:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         gate.open()
-        assert sorted(said(await each) for each in asking) == ["coalesced"] + ["hit"] * 18 + ["miss"]
+        outcomes = sorted(map(said, await asyncio.gather(*asking)))
+        assert outcomes == ["coalesced"] + ["hit"] * 18 + ["miss"]
         assert len(engine.requests) == 1
 
     async def test_a_follower_joins_mid_stream_and_a_body_is_made_of_the_stream(
