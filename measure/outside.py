@@ -13,7 +13,8 @@ T = TypeVar("T")
 LOOK_S = 1.0
 """How often it is looked for live traffic while a measurement runs, or while one waits."""
 _SETTLE_S = 0.3
-"""An engine's gauges may still count for a moment what has just ended."""
+OURS_S = 5.0
+"""An engine's gauges may still count for a moment what has just ended, and for seconds what was cancelled."""
 
 Look = Callable[[], Awaitable[str]]
 """Says what live traffic there is, in words for a person; "" for none."""
@@ -40,6 +41,9 @@ class OutsideTraffic(Traffic):
 
     async def idle(self, limit_s: float) -> bool:
         """Look until nothing runs; False when that took more than ``limit_s``."""
+        return await self._wait(limit_s, self._waiting)
+
+    async def _wait(self, limit_s: float, tell: Callable[[str], None]) -> bool:
         clock = asyncio.get_running_loop().time
         end, pause_s, told = clock() + limit_s, _SETTLE_S, False
         while await self._look():
@@ -47,11 +51,11 @@ class OutsideTraffic(Traffic):
                 return False
             if pause_s > _SETTLE_S:
                 told = True
-                self._waiting(self.seen)
+                tell(self.seen)
             await asyncio.sleep(pause_s)
             pause_s = LOOK_S
         if told:
-            self._waiting("")
+            tell("")
         return True
 
     async def give_way(self, work: Coroutine[Any, Any, T]) -> T:
@@ -63,7 +67,7 @@ class OutsideTraffic(Traffic):
             if not task.done():
                 raise Disturbed
             result = task.result()
-            if not await self.idle(_SETTLE_S + LOOK_S):
+            if not await self._wait(OURS_S, lambda reason: None):
                 raise Disturbed
             return result
         finally:

@@ -38,6 +38,7 @@ class Elsewhere:
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
     monkeypatch.setattr(measure.outside, "LOOK_S", 0.01)
     monkeypatch.setattr(measure.outside, "_SETTLE_S", 0.001)
+    monkeypatch.setattr(measure.outside, "OURS_S", 0.05)
     return Elsewhere()
 
 
