@@ -25,8 +25,8 @@ def derive(source: str, target: str, precision: str, noise: float = 0.0) -> None
     """Write `source`'s model to `target` with its matrices in `precision` (a key of `PRECISIONS`).
 
     Vectors (norms, biases) stay as they are, as llama.cpp's own converter leaves them in float32. Metadata is copied.
-    `noise` is the standard deviation of Gaussian noise that is added to each matrix, as a share of the matrix's own; the
-    same share gives the same file.
+    `noise` is the standard deviation of Gaussian noise that is added to each matrix, as a share of the matrix's own;
+    the same share gives the same file.
     """
     tensor_type, file_type = PRECISIONS[precision]
     reader = gguf.GGUFReader(source)
