@@ -15,7 +15,7 @@ paceline_python() {
 
 # paceline_environment DIRECTORY EXTRAS: prints the environment's Python.
 # uv installs: it checks the hashes in constraints.txt for an editable install too, which pip does not.
-# Everything is compiled here, once: uv does not unless asked, and where PYTHONDONTWRITEBYTECODE is set (in many
+# Everything is compiled here: uv does not unless asked, and where PYTHONDONTWRITEBYTECODE is set (in many
 # containers) every process would compile all that it imports anew, for longer than the rest of its start takes.
 paceline_environment() {
     local directory=$1 extras=$2 python stamp wanted uv
@@ -32,8 +32,8 @@ paceline_environment() {
         }
         "$uv" pip install -q --compile-bytecode --python "$directory/bin/python" --constraint constraints.txt \
             -e ".[$extras]" >&2 || return 1
-        "$directory/bin/python" -m compileall -q adapters gateway measure policies >&2 || return 1
         echo "$wanted" >"$stamp"
     fi
+    "$directory/bin/python" -m compileall -q adapters cache gateway measure policies >&2 || return 1
     echo "$PWD/$directory/bin/python"
 }
