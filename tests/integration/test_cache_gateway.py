@@ -229,7 +229,7 @@ class TestPrecision:
             cache=CACHE,
         )
         assert said(await ask(cached, chat_body(model="m@int4"))) == "miss"
-        for model in ("m@bf16", "m", "m@int8+", "m@vllm"):
+        for model in ("m", "m@bf16", "m@int8+", "m@vllm"):
             response = await ask(cached, chat_body(model=model))
             assert response.json()["choices"][0]["message"]["content"] == "sixteen", model
         assert len(good.requests) == 1

@@ -182,6 +182,17 @@ async def test_a_leader_that_dies_in_mid_answer_is_noticed(valkey: StartValkey) 
             await following
 
 
+async def test_a_lease_is_renewed_for_as_long_as_the_call_takes(valkey: StartValkey) -> None:
+    server = valkey()
+    async with gateways(server.url, 1) as (one,):
+        await one.take_lease()
+        one.lead()
+        with server.client() as client:
+            client.pexpire("paceline:" + LEASE, 3000)
+            while client.pttl("paceline:" + LEASE) <= 3000:
+                await asyncio.sleep(0.05)
+
+
 async def test_what_went_wrong_reaches_the_followers(valkey: StartValkey) -> None:
     async with gateways(valkey().url) as (one, two):
         await one.take_lease()

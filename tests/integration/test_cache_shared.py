@@ -13,7 +13,7 @@ import httpx
 import pytest
 import valkeys
 from engines.scripted import ScriptedEngine
-from engines.scripts import chat, cut
+from engines.scripts import chat, cut, fail
 from engines.signals import Gate
 from gateways import Gateway, chat_body, engine_at
 from shell import Running, Shell
@@ -117,6 +117,25 @@ class TestTwoGateways:
         for response in (await first, await second):
             assert "error" in response.text
             assert "[DONE]" not in response.text
+
+    async def test_when_the_leader_fails_before_the_first_byte_the_follower_asks_itself(
+        self, start: StartGateway, valkey: StartValkey, engine: ScriptedEngine
+    ) -> None:
+        gate = Gate()
+        engine.next(fail(gate=gate))
+        url = valkey().url
+        one, two = start(url), start(url)
+        first = asyncio.create_task(ask(one, chat_body(stream=True)))
+        await engine.received(0)
+        second = asyncio.create_task(ask(two, chat_body(stream=True)))
+        publishers = one.house.caching.replicas._publishers  # type: ignore[union-attr]
+        async with asyncio.timeout(LIMIT_S):
+            while not one.call(lambda: len(publishers)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        gate.open()
+        assert (await first).status_code >= 500
+        assert "[DONE]" in (await second).text
+        assert len(engine.requests) == 2
 
     async def test_encrypted_answers_are_shared_by_who_has_the_key(
         self, start: StartGateway, valkey: StartValkey, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
