@@ -189,7 +189,7 @@ async def test_a_lease_is_renewed_for_as_long_as_the_call_takes(valkey: StartVal
         one.lead()
         with server.client() as client:
             client.pexpire("paceline:" + LEASE, 3000)
-            while client.pttl("paceline:" + LEASE) <= 3000:
+            while client.pttl("paceline:" + LEASE) <= 3000:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 
