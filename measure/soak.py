@@ -98,7 +98,9 @@ class Soak:
         return replace(trial, total_s=clock() - begun, memory_bytes=memory_bytes)
 
     async def _ask(self, number: int, asked: Asked, begun: float) -> Trial:
-        answer = await self._adapter().send(call_of(asked, self.deployment, self._operation, self._seed + number))
+        answer = await self._adapter().send(
+            call_of(asked, self.deployment, self._operation, self._seed + number - asked.again)
+        )
         try:
             data = await _read(answer, asked)
         finally:

@@ -22,7 +22,8 @@ class Role(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What is sent. Lengths in tokens; ``fault`` names what is wrong with an invalid one. The client of a cancelled one
-    leaves ``early``, while its prompt is read, or once the answer has begun."""
+    leaves ``early``, while its prompt is read, or once the answer has begun. ``again``: the same prompt was sent so many
+    requests ago (0: it is a new one)."""
 
     role: Role
     stream: bool = True
@@ -30,6 +31,7 @@ class Asked:
     output_tokens: int = 0
     fault: str = ""
     early: bool = False
+    again: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

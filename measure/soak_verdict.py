@@ -21,9 +21,7 @@ SLOWER_S: Final = 0.02
 """TTFT has drifted when the lower end of its interval is beyond both, over the whole soak."""
 GROWN: Final = 0.05
 GROWN_BYTES: Final = 32 << 20
-"""Memory grows when the lower end of its interval is beyond both, over the part that counts."""
-WARM_UP: Final = 1 / 3
-"""This part of a soak does not count for memory: buffers and caches are filled for the first time."""
+"""Memory grows when the lower end of its interval is beyond both, over the requests that were made before."""
 SAME: Final = 0.75
 """At least this part of the answers to the repeated prompt has to be the same. Not all: what a cache holds of a prompt
 changes the size of the batches in which it is read, and so the rounding that decides between two equally likely tokens.
@@ -55,7 +53,7 @@ class SoakVerdict:
     not ``conclusive`` either.
 
     ``requests`` were made of the ``planned`` ones. ``ttft`` is the drift of the time to the first token with the
-    prompt's length taken out; ``memory`` the growth of the engine's process after the warm-up, to ``memory_bytes``.
+    prompt's length taken out; ``memory`` the growth of the engine's process over the last third, to ``memory_bytes``.
     ``same`` of ``repeated`` answers to one greedy prompt were the most frequent one. ``invalid`` requests were made, of
     which the engine ``took`` some as if they were right.
     """
@@ -132,10 +130,11 @@ def judge(trials: Sequence[Trial], planned: int, *, gone: bool = False, busy: st
 def ttft_drift(trials: Iterable[Trial]) -> Change | None:
     """Return how much longer the time to the first token has become from the first request to the last.
 
-    Requests of the same prompt length and role are compared with each other, so that no law of prefill is needed.
+    Requests of the same prompt length and role are compared with each other, so that no law of prefill is needed; those
+    with a prompt that was sent before, which a cache may hold, among themselves.
     """
     points = [
-        ((trial.asked.role, trial.asked.prompt_tokens), float(trial.number), log(trial.ttft_s))
+        ((trial.asked.role, trial.asked.prompt_tokens, trial.asked.again), float(trial.number), log(trial.ttft_s))
         for trial in trials
         if not trial.failure and trial.ttft_s and trial.asked.role in (Role.ANSWER, Role.REPEATED)
     ]
@@ -144,9 +143,11 @@ def ttft_drift(trials: Iterable[Trial]) -> Change | None:
 
 
 def memory_growth(trials: Sequence[Trial]) -> Change | None:
-    """Return how much the engine's memory has grown since the warm-up."""
-    known = [(float(trial.number), float(trial.memory_bytes)) for trial in trials if trial.memory_bytes]
-    counted = known[int(len(known) * WARM_UP) :]
+    """Return how much the engine's memory has grown over the requests that were made before.
+
+    Until then it grows by all that is done for the first time: buffers, and caches of prompts, which may be gigabytes.
+    """
+    counted = [(float(t.number), float(t.memory_bytes)) for t in trials if t.memory_bytes and t.asked.again]
     if not counted:
         return None
     level = median(size for _, size in counted)
@@ -188,7 +189,7 @@ def _of_ttft(drift: Change | None, level_s: float) -> str:
 def _of_memory(growth: Change | None, size: int) -> str:
     if growth is None or growth.low <= GROWN or growth.low * size <= GROWN_BYTES:
         return ""
-    return f"its memory grew by {growth.change:.0%} after the warm-up, to {size >> 20} MiB"
+    return f"its memory grew by {growth.change:.0%} over requests made before, to {size >> 20} MiB"
 
 
 def _of_answers(same: int, repeated: int) -> str:

@@ -117,7 +117,7 @@ def _told(name: str, result: Mapping[str, Any]) -> str:
         lines.append(f"  time to the first token {_change(result['ttft'])} from the first request to the last")
     if result["memory"]:
         size = f"{result['memory_bytes'] / 2**20:.0f} MiB"
-        lines.append(f"  memory of its process {_change(result['memory'])} after the warm-up, {size} in the end")
+        lines.append(f"  memory of its process {_change(result['memory'])} over the last third, to {size}")
     lines.append(f"  same answer to one greedy prompt {result['same']} of {result['repeated']} times")
     lines.append(f"  {result['cancelled']} cancelled, {result['invalid']} invalid of which it took {result['took']}")
     if failures := result["failures"]:

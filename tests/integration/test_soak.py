@@ -138,7 +138,8 @@ async def test_what_a_soak_sends_is_mixed_and_its_cancelled_requests_are_left(
 
     engine.always(script)
     adapter = create("llamacpp", Endpoint(name="engine", url=engine.url))
-    soak = Soak(lambda: adapter, deployment(context=1024), requests=10, seed=7)
+    soak = Soak(lambda: adapter, deployment(context=1024), requests=12, seed=7)
+    soak.plan = soak.plan[:8]  # without those that are made again
     verdict = await soak.run()
     await adapter.aclose()
     assert verdict.failures == ()
@@ -163,7 +164,7 @@ async def test_every_kind_of_engine_and_operation_can_be_soaked(
     verdict = await soak.run()
     await adapter.aclose()
     assert verdict.stable, verdict.reasons
-    assert (verdict.same, verdict.repeated) == (5, 5)
+    assert (verdict.same, verdict.repeated) == (4, 4)
     assert all(trial.answer for trial in soak.trials if trial.asked.role is Role.ANSWER)
 
 

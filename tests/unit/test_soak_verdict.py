@@ -41,7 +41,7 @@ def test_an_engine_that_answers_everything_alike_is_stable() -> None:
     found = verdict(soaked())
     assert found.stable, found.reasons
     assert (found.requests, found.planned, found.reasons) == (50, 50, ())
-    assert (found.repeated, found.same, found.cancelled, found.invalid) == (10, 10, 5, 5)
+    assert (found.repeated, found.same, found.cancelled, found.invalid) == (10, 10, 4, 5)
     assert found.ttft is not None
     assert found.ttft.low < 0.0 < found.ttft.high
     assert found.memory_bytes is not None
@@ -62,7 +62,7 @@ def test_a_time_to_the_first_token_that_grows_is_noticed_whatever_the_prompt_len
     found = verdict(soaked(ttft_s=lambda number, fields: fields.get("ttft_s", 0.0) * 1.01**number or None))
     assert not found.stable
     assert found.ttft is not None
-    assert found.ttft.change == pytest.approx(1.01**48 - 1, abs=0.08)
+    assert found.ttft.change == pytest.approx(1.01**48 - 1, abs=0.12)
     assert found.reasons[0].startswith("the time to the first token grew by ")
 
 
@@ -101,11 +101,11 @@ def test_prompt_lengths_that_grow_are_no_drift() -> None:
 def test_memory_that_keeps_growing_is_a_leak() -> None:
     found = verdict(soaked(memory_bytes=lambda number, fields: 500 * MIB + number * 8 * MIB))
     assert not found.stable
-    assert found.reasons == ("its memory grew by 35% after the warm-up, to 892 MiB",)
+    assert found.reasons == ("its memory grew by 14% over requests made before, to 892 MiB",)
 
 
-def test_memory_that_is_filled_in_the_beginning_is_none() -> None:
-    assert verdict(soaked(memory_bytes=lambda number, fields: 500 * MIB + min(number, 12) * 40 * MIB)).stable
+def test_a_cache_that_grows_with_every_new_prompt_is_no_leak() -> None:
+    assert verdict(soaked(memory_bytes=lambda number, fields: 500 * MIB + min(number, 33) * 40 * MIB)).stable
 
 
 def test_a_small_process_may_grow_by_some_megabytes() -> None:
@@ -195,3 +195,13 @@ def test_an_invalid_request_says_what_is_wrong_with_it() -> None:
     assert all(each.fault for each in plan(50, 4096) if each.role is Role.INVALID)
     assert not any(each.fault for each in plan(50, 4096) if each.role is not Role.INVALID)
     assert isinstance(plan(1, None)[0], Asked)
+
+
+def test_the_last_third_says_again_what_the_middle_third_said() -> None:
+    asked = plan(50, context=4096)
+    again = [each for each in asked if each.again]
+    assert asked[34:] == again
+    assert [each.again for each in again] == [16] * 16
+    assert [(a.role, a.prompt_tokens, a.fault) for a in again] == [
+        (b.role, b.prompt_tokens, b.fault) for b in asked[18:34]
+    ]
