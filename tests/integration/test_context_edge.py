@@ -119,7 +119,7 @@ async def test_a_real_llama_cpp_never_sees_a_prompt_that_its_tokeniser_finds_too
     running = gateway(engines=[engine])
     async with running.client() as client:
         outside = await client.post(CHAT, json=chat_body("a b c d " * 550, max_tokens=1))
-        inside = await client.post(CHAT, json=chat_body("a b c d " * 450, max_tokens=1))
+        inside = await client.post(CHAT, json=chat_body("a b c d " * 450, max_tokens=1), timeout=120)
     assert inside.status_code == 200
     assert inside.json()["usage"]["prompt_tokens"] > 1800
     assert outside.status_code == 400
