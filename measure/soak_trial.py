@@ -22,8 +22,9 @@ class Role(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
     """What is sent. Lengths in tokens; ``fault`` names what is wrong with an invalid one. The client of a cancelled one
-    leaves ``early``, while its prompt is read, or once the answer has begun. ``again``: the same prompt was sent so many
-    requests ago (0: it is a new one)."""
+    leaves ``early``, while its prompt is read, or once the answer has begun. ``again`` is how many requests ago the
+    same prompt was sent, 0 for a new one.
+    """
 
     role: Role
     stream: bool = True
