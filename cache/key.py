@@ -1,8 +1,8 @@
 """What an answer is kept under: a digest of everything that could change it.
 
-The canonical form, version 1, is the JSON array ``[1, operation, model, scope, fields]``, encoded without white space
-and with sorted names at every depth; the digest is its SHA-256. ``model`` is the logical name: aliases and selectors
-are resolved before. ``fields`` are the request's fields, unknown ones as well, but for
+The canonical form, version 1, is the array ``[1, operation, model, scope, fields]`` in MessagePack, with sorted names
+at every depth; the digest is its SHA-256. ``model`` is the logical name: aliases and selectors are resolved before.
+``fields`` are the request's fields, unknown ones as well, but for
 
 - those that only say how the answer is handed over, or to whom: ``model`` (above), ``stream``, ``stream_options``,
   ``user``, ``metadata``;
@@ -92,7 +92,11 @@ def pattern(*, model: str | None = None, scope: str | None = None, digest: str =
 
 
 def _key(operation: str, model: str, scope: str, fields: dict[str, Any]) -> Key:
-    digest = hashlib.sha256(_encode([VERSION, operation, model, scope, fields])).hexdigest()
+    try:
+        form = _encode([VERSION, operation, model, scope, fields])
+    except OverflowError as error:
+        raise Uncacheable(str(error)) from None
+    digest = hashlib.sha256(form).hexdigest()
     return Key(digest, f"{_tag_of(scope)}:{_tag_of(model)}:{{{digest}}}")
 
 
@@ -121,7 +125,7 @@ def _number(text: str) -> float | int:
 
 
 _decode = msgspec.json.Decoder(float_hook=_number).decode
-_encode = msgspec.json.Encoder(order="deterministic").encode
+_encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
 _tags: dict[str, str] = {}
 _MOST_TAGS = 4096

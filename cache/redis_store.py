@@ -12,7 +12,7 @@ from cache.address import Address
 from cache.breaker import Breaker, StoreError
 from cache.codec import HEAD_BYTES, Unreadable, created_at
 from cache.connection import ANSWER_LIMIT_S, Connection, connect, told, translate
-from cache.scripts import LOOKUP
+from cache.scripts import KEEP, LOOKUP
 from cache.writer import Writer
 
 LEASE_S: Final = 5.0
@@ -111,9 +111,13 @@ class RedisStore:
         values = await self._counted(self._ready().ask_all(commands, limit_s=limit_s))
         return [value if isinstance(value, bytes) else None for value in values]
 
-    def put(self, name: str, data: bytes, ttl_s: float) -> bool:
-        """Write an entry, soon. Returns whether it will be tried."""
-        return self.write("SET", self._prefix + name, data, "PX", max(1, int(ttl_s * 1000)), size=len(data))
+    def put(self, name: str, data: bytes, ttl_s: float, lease: str = "", holder: str = "") -> bool:
+        """Write an entry, soon, and give its lease back in the same step. Returns whether it will be tried."""
+        full, ttl_ms = self._prefix + name, max(1, int(ttl_s * 1000))
+        if holder:
+            command = ("EVAL", KEEP.text, 2, full, self._prefix + lease, data, ttl_ms, holder)
+            return self.write(*command, size=len(data))
+        return self.write("SET", full, data, "PX", ttl_ms, size=len(data))
 
     def drop(self, name: str) -> None:
         """Delete an entry, soon."""

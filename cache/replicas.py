@@ -100,10 +100,10 @@ class Replicas:
         if self._post is None or self._post.done():
             self._post = asyncio.get_running_loop().create_task(self._read_post(), name="cache post")
 
-    def release(self, holder: str) -> None:
+    def release(self, holder: str, *, is_given_back: bool = False) -> None:
         """Give a lease back, after all that was written before. Whoever follows already gets the rest."""
         lead = self._leads.pop(holder, None)
-        if lead is not None:
+        if lead is not None and not is_given_back:
             self._store.write("EVAL", RELEASE.text, 1, self._store.prefix + lead.lease, holder)
 
     async def _read_post(self) -> None:

@@ -47,3 +47,10 @@ if redis.pcall('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1])
 return 0
 """)
 """KEYS: a lease. ARGV: its holder, who gives it back."""
+
+KEEP: Final = Script("""
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+if redis.pcall('GET', KEYS[2]) == ARGV[3] then redis.call('DEL', KEYS[2]) end
+return 1
+""")
+"""KEYS: an entry and its lease. ARGV: the value, how many ms it lives, and the lease's holder, who gives it back."""

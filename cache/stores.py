@@ -96,16 +96,17 @@ class Stores:
             entries[i] = self._taken_in(Found(names[i], data, ""))
         return entries
 
-    def keep(self, key: Key, fingerprint: str, entry: Entry) -> bool:
-        """Keep an entry until it expires. Returns whether it is not too large for that."""
+    def keep(self, key: Key, fingerprint: str, entry: Entry, lease: str = "", holder: str = "") -> bool:
+        """Keep an entry until it expires, unless it is too large. Returns whether ``lease`` is given back with it."""
         if len(entry.body) > self.max_entry_bytes:
             return False
         name = key.entry(fingerprint)
         self.memory.put(name, entry)
-        if self.remote is not None and self._codec is not None and self.remote.available:
-            self.remote.put(name, self._codec.pack(name, entry), entry.expires - time.time())
         self.statistics.of(entry.model_name).stored += 1
-        return True
+        if self.remote is None or self._codec is None or not self.remote.available:
+            return False
+        data, ttl_s = self._codec.pack(name, entry), entry.expires - time.time()
+        return self.remote.put(name, data, ttl_s, lease, holder) and bool(holder)
 
     async def clear(self, pattern: str, older_than_s: float | None = None) -> int:
         """Delete the entries whose names match and that are older than so many seconds; returns how many names.

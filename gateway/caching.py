@@ -168,15 +168,17 @@ class Caching:
         outcome: Outcome,
         events: list[bytes],
         took_s: float,
-    ) -> None:
+        lease: tuple[str, str],
+    ) -> bool:
         """Keep an answer that came whole, if it is one that may be given to others.
 
-        ``events`` are what a body was joined from, where it was.
+        ``events`` are what a body was joined from, where it was. Returns whether ``lease`` (its name and its holder, or
+        "") is given back in the same step.
         """
         deployment, incoming = exchange.deployment, exchange.incoming
         pieces = flight.pieces
         if not (ticket.terms.write and outcome.whole and pieces and _is_good(exchange, outcome, pieces)):
-            return
+            return False
         assert deployment is not None
         if incoming.stream:
             made_of, whole, pace_ms = pieces, b"", _pace(flight.times)
@@ -202,7 +204,7 @@ class Caching:
             model_name=ticket.model,
             whole=whole if streamed else b"",
         )
-        self.stores.keep(ticket.key, self.name_of(deployment), entry)
+        return self.stores.keep(ticket.key, self.name_of(deployment), entry, *lease)
 
     def name_of(self, deployment: Deployment) -> str:
         """Return what a deployment's answers are kept under."""

@@ -43,11 +43,12 @@ class Call:
             return
         if holder and self._replicas is not None:
             self._replicas.lead(holder, self._ticket.key, self._lease, flight)
+        is_given_back = False
         try:
-            await self._ask(flight)
+            is_given_back = await self._ask(flight, holder)
         finally:
             if holder and self._replicas is not None:
-                self._replicas.release(holder)
+                self._replicas.release(holder, is_given_back=is_given_back)
 
     async def _look(self, flight: Flight) -> str | None:
         """Take the answer from the shared store, or from a gateway that calls for it already.
@@ -96,15 +97,18 @@ class Call:
                     raise LeaderGone
                 raise described(part.data)
 
-    async def _ask(self, flight: Flight) -> None:
-        """Have an engine answer, and keep what it said."""
+    async def _ask(self, flight: Flight, holder: str) -> bool:
+        """Have an engine answer, and keep what it said. Returns whether the lease is given back with that."""
 
         async def deliver(attempt: Attempt) -> None:
             await self._deliver(attempt, flight)
 
         self._caching.counts(self._ticket).misses += 1
         await fetch(self._exchange, self._fleet, deliver)
-        self._caching.keep(self._ticket, self._exchange, flight, self._outcome, self._events, self._took_s)
+        lease = self._lease, holder
+        return self._caching.keep(
+            self._ticket, self._exchange, flight, self._outcome, self._events, self._took_s, lease
+        )
 
     async def _deliver(self, attempt: Attempt, flight: Flight) -> None:
         streams = self._exchange.incoming.stream

@@ -55,7 +55,8 @@ def request_content(stream: bool) -> bytes:
         "max_tokens": CHUNKS,
         "temperature": 0,
     }
-    return json.dumps(body | ({"stream": True} if stream else {})).encode()
+    # For a cache, a stream is to be another request: a replay has the pieces in which its answer was made.
+    return json.dumps(body | ({"stream": True, "top_p": 1} if stream else {})).encode()
 
 
 def request_headers() -> dict[str, str]:

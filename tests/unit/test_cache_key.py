@@ -138,7 +138,7 @@ def test_no_request_has_the_same_key_in_two_scopes(request: dict[str, Any], one:
     assert digest(request, scope=one) != digest(request, scope=other)
 
 
-@pytest.mark.parametrize("value", [b"1e999", b'"\\ud800"', b"[" * 4000 + b"]" * 4000])
+@pytest.mark.parametrize("value", [b"1e999", b"1" * 30, b'"\\ud800"', b"[" * 4000 + b"]" * 4000])
 def test_what_has_no_canonical_form_is_not_cacheable(value: bytes) -> None:
     with pytest.raises(Uncacheable):
         make_key("chat", "m", "", {"x": value})
