@@ -38,7 +38,6 @@ class Attempt:
         "engine",
         "exchange",
         "leave",
-        "neighbours",
         "new_prompt",
         "started_at",
         "was_cold",
@@ -69,7 +68,6 @@ class Attempt:
         self.leave = leave
         self.was_cold = was_cold
         self.new_prompt = new_prompt
-        self.neighbours: Mapping[str, float] = {}
         self.started_at = self._loop.time()
         self.ended_at = 0.0
         self.delivered = False
@@ -78,6 +76,11 @@ class Attempt:
     def outcome(self) -> Outcome | None:
         """What the answer has shown so far."""
         return None if self._answer is None else self._answer.outcome
+
+    @property
+    def neighbours(self) -> Mapping[str, float]:
+        """Who was beside it, once it has ended (``Observation.neighbours``)."""
+        return self._lease.neighbours
 
     async def open(self) -> None:
         """Send the request; a deployment that is loading is waited for first. Raises ``EngineError``."""
@@ -128,4 +131,4 @@ class Attempt:
         self.ended_at = self._loop.time()
         if self._answer is not None:
             self._answer.close()
-        self.neighbours = self._lease.close(self.ended_at)
+        self._lease.close(self.ended_at)

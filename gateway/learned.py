@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from adapters.base import Outcome
 from gateway.incoming import PREFIX_BLOCK_BYTES
 from measure.records import Run
+from policies.bucket import Bucket
 from policies.predict import Predictor
 from policies.prefix import PrefixMemory
 from policies.tokens import OutputLength, TokenRatio
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
     from gateway.attempt import Attempt
 
 logger = logging.getLogger("paceline.learned")
+
+LESSONS_PER_S = 32.0
+"""Answers a second that each deployment teaches, beyond a burst of twice as many. Speeds do not change faster, and
+under a load of thousands of short answers learning from each would cost more than it improves."""
+_MOST_BLOCKS = 512
+"""Models whose blocks' lengths are kept. Clients name models, so there is no other bound."""
 
 
 class Learned:
@@ -36,6 +43,8 @@ class Learned:
         self._batches: dict[str, tuple[BatchSample, ...]] = {}
         self._changed: set[str] = set()
         self._taught_at: dict[str, float] = {}
+        self._lessons: dict[str, Bucket] = {}
+        self._blocks: dict[str, int] = {}
 
     def recall(
         self,
@@ -112,7 +121,9 @@ class Learned:
 
     def keep(self, deployments: Collection[Deployment]) -> None:
         """Forget what only those that run can use: what their caches hold, and measurements that nobody knows."""
-        self.prefixes.keep({deployment.id for deployment in deployments})
+        ids = {deployment.id for deployment in deployments}
+        self.prefixes.keep(ids)
+        self._lessons = {id_: lessons for id_, lessons in self._lessons.items() if id_ in ids}
         for gone in [each for each in self._samples if not self.predictor.knows(each)]:
             del self._samples[gone]
             del self._pairs[gone]
@@ -129,29 +140,53 @@ class Learned:
 
     def block_tokens(self, model: str) -> int:
         """Return how many tokens one block of a prompt's prefix probably has."""
-        one, _ = self.ratio.estimate(model, PREFIX_BLOCK_BYTES)
-        two, _ = self.ratio.estimate(model, 2 * PREFIX_BLOCK_BYTES)
-        return max(1, two - one)
+        known = self._blocks.get(model)
+        if known is None:
+            if len(self._blocks) >= _MOST_BLOCKS:
+                self._blocks.clear()
+            one, _ = self.ratio.estimate(model, PREFIX_BLOCK_BYTES)
+            two, _ = self.ratio.estimate(model, 2 * PREFIX_BLOCK_BYTES)
+            known = self._blocks[model] = max(1, two - one)
+        return known
 
     def from_answer(self, attempt: Attempt) -> None:
-        """Learn from an answer that came whole."""
+        """Learn from an answer that came whole: always what the engine's cache holds now, the rest in measure."""
         outcome, deployment = attempt.outcome, attempt.candidate.deployment
-        facts, incoming = attempt.exchange.facts, attempt.exchange.incoming
         if outcome is None or not outcome.prompt_tokens:
             return
-        if facts.operation is not Operation.EMBEDDINGS:
-            if not incoming.images:
-                self.ratio.learn(facts.model, incoming.text_bytes, outcome.prompt_tokens)
-            if outcome.output_tokens:
-                cut = outcome.finish_reason == "length"
-                self.output.learn(facts.model, facts.scope, outcome.output_tokens, was_cut=cut)
-            capacity = (deployment.context or 0) * (deployment.slots or 1) or None
-            whole = outcome.prompt_tokens + (outcome.output_tokens or 0)
-            block = self.block_tokens(facts.model)
-            held = max(self.prefixes.holders(facts.prefix, block, outcome.prompt_tokens).values(), default=0)
-            self.turns.learn(facts.model, facts.scope, continues=2 * held > outcome.prompt_tokens)
-            self.prefixes.remember(deployment.id, facts.prefix, block, capacity, whole_tokens=whole)
-        self._observe(_observation(attempt, outcome), attempt.ended_at)
+        teaches = self._has_lesson(deployment, attempt.ended_at)
+        if attempt.exchange.facts.operation is not Operation.EMBEDDINGS:
+            if teaches:
+                self._learn_lengths(attempt, outcome)
+            self._remember_prefix(attempt, outcome)
+        if teaches:
+            self._observe(_observation(attempt, outcome), attempt.ended_at)
+
+    def _has_lesson(self, deployment: Deployment, now: float) -> bool:
+        lessons = self._lessons.get(deployment.id)
+        if lessons is None:
+            lessons = self._lessons[deployment.id] = Bucket(per_s=LESSONS_PER_S, most=2 * LESSONS_PER_S)
+        return lessons.take(now)
+
+    def _learn_lengths(self, attempt: Attempt, outcome: Outcome) -> None:
+        facts, incoming = attempt.exchange.facts, attempt.exchange.incoming
+        prompt_tokens = outcome.prompt_tokens or 0
+        if not incoming.images:
+            self.ratio.learn(facts.model, incoming.text_bytes, prompt_tokens)
+            self._blocks.pop(facts.model, None)
+        if outcome.output_tokens:
+            cut = outcome.finish_reason == "length"
+            self.output.learn(facts.model, facts.scope, outcome.output_tokens, was_cut=cut)
+        block = self.block_tokens(facts.model)
+        held = max(self.prefixes.holders(facts.prefix, block, prompt_tokens).values(), default=0)
+        self.turns.learn(facts.model, facts.scope, continues=2 * held > prompt_tokens)
+
+    def _remember_prefix(self, attempt: Attempt, outcome: Outcome) -> None:
+        facts, deployment = attempt.exchange.facts, attempt.candidate.deployment
+        capacity = (deployment.context or 0) * (deployment.slots or 1) or None
+        whole = (outcome.prompt_tokens or 0) + (outcome.output_tokens or 0)
+        block = self.block_tokens(facts.model)
+        self.prefixes.remember(deployment.id, facts.prefix, block, capacity, whole_tokens=whole)
 
     def from_probe(self, deployment: Deployment, run: Run, now: float) -> None:
         """Learn from a short request of our own that nothing else ran beside."""

@@ -19,14 +19,15 @@ class Lease:
     __slots__ = (
         "_account",
         "_closed",
+        "_closed_at",
         "_context",
         "_first_token_at",
         "_left_decode",
         "_left_prefill",
-        "_neighbours",
         "_next_update",
         "_opened_at",
         "_prefill_tokens",
+        "_seen_at_close",
         "_seen_at_first_token",
         "_seen_at_opening",
         "_shared_at_opening",
@@ -45,7 +46,7 @@ class Lease:
         self._opened_at = now
         self._first_token_at: float | None = None
         self._closed = False
-        self._neighbours: dict[str, float] = {}
+        self._closed_at = now
         account.owed_prefill += prefill_tokens
         account.owed_decode += decode_tokens
         account.context += context_tokens
@@ -53,7 +54,7 @@ class Lease:
         account.change(now, 1, 0)
         self._seen_at_opening = account.integrals(now)
         self._shared_at_opening = account.home, account.home.inflight_s, account.home.decoded_s
-        self._seen_at_first_token = self._seen_at_opening
+        self._seen_at_first_token = self._seen_at_close = self._seen_at_opening
 
     def read(self, prefill_done: float) -> None:
         """The engine says that it has read so many of the prompt tokens that this lease was opened with."""
@@ -86,16 +87,14 @@ class Lease:
         self._account.owed_decode -= paid
         self._account.context += written
 
-    def close(self, now: float) -> Mapping[str, float]:
-        """Take the request off the books and return who was beside it, as ``Observation.neighbours`` wants it.
-
-        Idempotent: later calls change nothing and return the same.
-        """
+    def close(self, now: float) -> None:
+        """Take the request off the books. Idempotent: later calls change nothing."""
         if self._closed:
-            return self._neighbours
+            return
         self._closed = True
+        self._closed_at = now
         account = self._account
-        seen = account.integrals(now)
+        self._seen_at_close = account.integrals(now)
         account.owed_prefill -= self._left_prefill
         account.owed_decode -= self._left_decode
         account.context -= self._context
@@ -103,13 +102,20 @@ class Lease:
         if account.inflight == 0:
             account.owed_prefill = account.owed_decode = account.context = 0.0
             account.busy.discard(account.id)
-        turned_at = now if self._first_token_at is None else self._first_token_at
-        turn = seen if self._first_token_at is None else self._seen_at_first_token
-        self._note_company(now, now - turned_at)
-        prefill = _Beside.between(self._seen_at_opening, turn, turned_at - self._opened_at, own_prefilling=True)
-        decode = _Beside.between(turn, seen, now - turned_at, own_prefilling=False)
-        self._neighbours = _means(prefill, decode)
-        return self._neighbours
+        self._note_company(now, 0.0 if self._first_token_at is None else now - self._first_token_at)
+
+    @property
+    def neighbours(self) -> Mapping[str, float]:
+        """Who was beside it, as ``Observation.neighbours`` wants it; nobody is known before it is closed."""
+        if not self._closed:
+            return {}
+        opened, closed = self._seen_at_opening, self._seen_at_close
+        turned_at, turn = self._first_token_at, self._seen_at_first_token
+        if turned_at is None:
+            turned_at, turn = self._closed_at, closed
+        prefill = _Beside.between(opened, turn, turned_at - self._opened_at, own_prefilling=True)
+        decode = _Beside.between(turn, closed, self._closed_at - turned_at, own_prefilling=False)
+        return _means(prefill, decode)
 
     def _note_company(self, now: float, decoded_s: float) -> None:
         """Tell the hardware how much company this request had; one that moved meanwhile says nothing."""

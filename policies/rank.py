@@ -8,7 +8,7 @@ from policies.contention import NOBODY
 from policies.neighbourhood import Neighbourhood
 from policies.reasons import UNREADY, Row, Tier
 from policies.roster import Option, Roster
-from policies.types import IDLE, NO_COMPANY, Health, LoadView, Objective, Operation, RequestFacts
+from policies.types import IDLE, NO_COMPANY, Health, LoadView, Objective, Operation, RequestFacts, Usual
 from policies.view import FleetView
 
 _TIE_S = 1e-9
@@ -72,15 +72,21 @@ def _with_later(facts: RequestFacts, fleet: FleetView, rows: list[Row]) -> list[
     if not held:
         return rows
     later_s, now = fleet.predictor.later_s, fleet.now
-    later = [
-        inf
-        if row.estimate is None
-        else later_s(facts, row.option.deployment, held, fleet.usual.get(row.id, NO_COMPANY), now)
-        for row in rows
-    ]
+    known: dict[tuple[str, int | None, Usual], float] = {}
+    later = []
+    for row in rows:
+        if row.estimate is None:
+            later.append(inf)
+            continue
+        deployment = row.option.deployment
+        usual = fleet.usual.get(row.id, NO_COMPANY)
+        alike = deployment.fingerprint, deployment.slots, usual
+        if alike not in known:  # replicas of one kind on one machine answer alike
+            known[alike] = later_s(facts, deployment, held, usual, now)
+        later.append(known[alike])
     there = min(s if 2 * row.load.cached_tokens > held else inf for s, row in zip(later, rows, strict=True))
     return [
-        row if row.estimate is None else row._replace(cost=row.cost + facts.further * min(there, s))
+        row if row.estimate is None else Row(row.tier, row.cost + facts.further * min(there, s), *row[2:])
         for s, row in zip(later, rows, strict=True)
     ]
 

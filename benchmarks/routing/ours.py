@@ -128,7 +128,8 @@ class Paceline(Policy):
 
     def done(self, request: Request, engine: Engine, now: float) -> None:
         deployment = engine.deployment
-        neighbours = self._leases.pop(request.number).close(now)
+        lease = self._leases.pop(request.number)
+        lease.close(now)
         facts, decision, is_new = self._facts.pop(request.number)
         tells = deployment.engine in _TELLS_TIMINGS
         assert decision.chosen is not None
@@ -147,7 +148,7 @@ class Paceline(Policy):
                 prefill_s=request.first_token_at - request.reading_since if tells else None,
                 decode_s=now - request.first_token_at if tells else None,
                 clean=not request.was_cold,
-                neighbours=neighbours,
+                neighbours=lease.neighbours,
                 new_prompt=is_new,
                 predicted=decision.chosen.estimate,
                 expected_output=facts.expected_output,
