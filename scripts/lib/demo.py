@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from demo_report import print_report, print_snippets
-from demo_requests import send_all
+from demo_report import print_repeated, print_report, print_snippets
+from demo_requests import send_again, send_all
 from gateway_process import Gateway, GatewayFailed
 from local_engines import (
     MODEL,
@@ -72,6 +72,11 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
         gateway.wait_until_measured(console, {engine["name"] for engine in configured})
         sent = asyncio.run(send_all(gateway.url, gateway.deployments(), console))
         succeeded = print_report(sent, gateway.processes(), console)
+        alone = [each for each in sent if not each.together and not each.error]
+        if alone:
+            slowest = max(alone, key=lambda each: each.total_s)
+            again = asyncio.run(send_again(gateway.url, slowest))
+            succeeded = print_repeated(slowest, again, console) and succeeded
         if options.keep:
             print_snippets(gateway.url, MODEL, console)
             gateway.wait()

@@ -35,6 +35,19 @@ def print_report(sent: list[Sent], processes: list[psutil.Process], console: Con
     return not any(each.error for each in sent)
 
 
+def print_repeated(before: Sent, again: Sent, console: Console) -> bool:
+    """Print what a repeated prompt took. Returns whether it was answered from the cache."""
+    if again.error or again.cache != "hit":
+        console.print(f"[red]The same prompt again was no hit:[/] {again.error or again.cache}")
+        return False
+    form = "streamed" if again.shape.stream else "not streamed"
+    console.print(
+        f"The slowest of them again, {form} this time: from the cache in {again.total_s * 1000:.0f} ms "
+        f"instead of {before.total_s:.2f} s; {before.total_s - again.total_s:.2f} s saved."
+    )
+    return True
+
+
 def _print_sums(sent: list[Sent], processes: list[psutil.Process], console: Console) -> None:
     chosen = Counter(each.deployment for each in sent if each.deployment)
     console.print("Chosen: " + ", ".join(f"{name} {count}×" for name, count in chosen.most_common()))

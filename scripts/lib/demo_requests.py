@@ -6,7 +6,7 @@ import asyncio
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import openai
@@ -39,11 +39,13 @@ class Sent:
     """What came back. Times are seconds; predictions are those of the response's headers, where it had them."""
 
     shape: Shape
+    number: int = 0
     prompt_tokens: int = 0
     output_tokens: int = 0
     deployment: str = ""
     precision: str = ""
     reason: str = ""
+    cache: str = ""
     ttft_s: float | None = None
     total_s: float = 0.0
     predicted_ttft_s: float | None = None
@@ -83,8 +85,16 @@ async def send_all(url: str, deployments: Iterable[dict[str, Any]], console: Con
         return [*sent, *together]
 
 
+async def send_again(url: str, before: Sent) -> Sent:
+    """Send a request once more, in the other form: streamed if it was not."""
+    shape = replace(before.shape, stream=not before.shape.stream)
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0, timeout=LIMIT_S) as client:
+        await client.models.list()  # the connection is there: what is timed is the answer
+        return await _send(client, shape, before.number)
+
+
 async def _send(client: openai.AsyncOpenAI, shape: Shape, number: int) -> Sent:
-    sent = Sent(shape)
+    sent = Sent(shape, number)
     # Numbered at the front, so that no engine can answer from the prefix cache of an earlier one.
     text = f"Request {number}. {LONG * shape.repeats}{SHORT}"
     begun = time.monotonic()
@@ -122,6 +132,7 @@ def _read_headers(sent: Sent, headers: Any) -> None:
     sent.deployment = headers["x-paceline-deployment"]
     sent.precision = headers["x-paceline-precision"]
     sent.reason = headers["x-paceline-reason"]
+    sent.cache = headers["x-paceline-cache"]
     if "x-paceline-predicted-total-ms" in headers:
         sent.predicted_ttft_s = float(headers["x-paceline-predicted-ttft-ms"]) / 1000
         sent.predicted_total_s = float(headers["x-paceline-predicted-total-ms"]) / 1000
