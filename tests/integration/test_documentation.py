@@ -20,7 +20,7 @@ README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODEL = "SmolLM2-135M-Instruct"
 NEED_MORE = {"bench", "cache", "compare"}
-"""Commands that need minutes, a running gateway or records: their own tests run them, here it is seen that they exist."""
+"""Commands that need minutes, a running gateway or records: their own tests run them; here it is seen that they are."""
 
 
 def commands(page: str) -> list[str]:
