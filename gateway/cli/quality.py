@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gateway.cli.interrupts import run_to_the_end
 from gateway.cli.options import Config, Json, Url, settings_from, told_plainly
 from gateway.cli.output import UserError, print_json, styled, write, write_file
 
@@ -62,12 +62,8 @@ def quality(
     _find_running(wanted, url)
     if report is not None:
         _make_folder(report)
-    interrupted = False
     with told_plainly():
-        try:
-            asyncio.run(_regress(wanted))
-        except KeyboardInterrupt:
-            interrupted = True
+        interrupted = not run_to_the_end(_regress(wanted))
     if report is not None and wanted.tested:
         _write_report(report, wanted.tested)
     _tell(wanted, as_json=as_json, interrupted=interrupted)

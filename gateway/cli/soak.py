@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gateway.cli.interrupts import run_to_the_end
 from gateway.cli.options import Config, Json, Url, settings_from, told_plainly
 from gateway.cli.output import UserError, print_json, styled, table, write
 
@@ -53,10 +53,10 @@ def soak(
     soaks: list[Soak] = []
     with told_plainly():
         try:
-            asyncio.run(_soak(settings, deployments or [], running, requests, soaks))
+            whole = run_to_the_end(_soak(settings, deployments or [], running, requests, soaks))
         except NoneSelected as error:
             raise typer.BadParameter(str(error), param_hint="DEPLOYMENT") from None
-        except KeyboardInterrupt:
+        if not whole:
             write(styled("Ended early: this is the verdict on what was done.", "dim", sys.stderr), sys.stderr)
     results = {each.deployment.id: each.verdict.to_dict() for each in soaks}
     if as_json:

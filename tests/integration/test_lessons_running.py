@@ -100,8 +100,11 @@ async def serve_one(house: House, model: str, text: str, caller: str, ending: Ex
             attempt.done()
 
 
-def test_ten_thousand_strangers_leave_no_store_that_grows_with_them(scripted: Scripted, gateway: Start) -> None:
+def test_ten_thousand_strangers_leave_no_store_that_grows_with_them(
+    scripted: Scripted, gateway: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     strangers = 10_000
+    monkeypatch.setattr("gateway.learned.LESSONS_PER_S", 1e6)  # every one of them teaches
     running = gateway(engines=[engine_at(scripted(kind="llamacpp"), "a")])
     house = running.house
     running.call(house.fleet.learned.measured, house.fleet.deployments[0], samples())
@@ -117,12 +120,34 @@ def test_ten_thousand_strangers_leave_no_store_that_grows_with_them(scripted: Sc
     assert 1000 < size < strangers, f"{place}: nothing that is learned is kept, or all of it"
 
 
+def test_a_flood_of_answers_teaches_in_measure(
+    scripted: Scripted, gateway: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.learned.LESSONS_PER_S", 8.0)
+    running = gateway(engines=[engine_at(scripted(kind="llamacpp"), "a")])
+    house = running.house
+
+    async def flood() -> float:
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        for i in range(300):
+            await serve_one(house, "m", f"{i} word " * 80, f"caller {i}")
+        return clock() - begun
+
+    took_s = running.run(flood())
+    callers = running.call(len, house.fleet.learned.output) - 1  # beside the mean of all
+    assert 16 <= callers <= 16 + 8 * took_s + 1
+    prefix = read_request(Operation.CHAT, json.dumps(chat_body("299 word " * 80)).encode()).prefix
+    assert running.call(house.fleet.learned.prefixes.cached_tokens, "a", prefix, 1), "a prefix is remembered always"
+
+
 def test_models_that_come_and_go_leave_no_store_that_grows_with_them(
     scripted: Scripted, gateway: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     models = 300
     for bound in ("predict._MOST_PROFILES", "tokens._MOST_MODELS", "tokens._MOST_CALLERS", "turns._MOST_CALLERS"):
         monkeypatch.setattr(f"policies.{bound}", 100)
+    monkeypatch.setattr("gateway.learned._MOST_BLOCKS", 100)
     running = gateway(engines=[engine_at(scripted(kind="openai"), "a")])
     house = running.house
     assert house.measuring is not None
