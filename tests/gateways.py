@@ -71,6 +71,22 @@ class Gateway:
         while self.inflight():
             assert time.monotonic() < end, "the ledger still counts a request"
 
+    def wait_until_kept(self) -> None:
+        """Return once all answers so far are in the shared cache: a client has them a moment before that."""
+        caching = self.house.caching
+        assert caching is not None
+        remote = caching.stores.remote
+        assert remote is not None
+
+        async def kept() -> None:
+            async with asyncio.timeout(LIMIT_S):
+                for flight in tuple(caching.flights._all):
+                    assert flight._task is not None
+                    await asyncio.wait({flight._task})
+                await remote.flush(LIMIT_S)
+
+        self.run(kept())
+
     def begin_stop(self) -> None:
         """Stop as SIGTERM does; returns at once."""
         self._server.should_exit = True

@@ -36,7 +36,7 @@ def client(running: Gateway) -> Iterator[openai.OpenAI]:
 def whole(client: openai.OpenAI, running: Gateway, **options: Any) -> tuple[str, Any]:
     """What the cache said, and the answer's choice and usage."""
     raw = client.chat.completions.with_raw_response.create(model=MODEL, **options)
-    written(running)
+    running.wait_until_kept()
     answer = raw.parse()
     return raw.headers["x-paceline-cache"], (answer.choices[0], answer.usage)
 
@@ -47,15 +47,8 @@ def streamed(client: openai.OpenAI, running: Gateway, **options: Any) -> tuple[s
         model=MODEL, stream=True, stream_options={"include_usage": True}, **options
     )
     chunks = list(raw.parse())
-    written(running)
+    running.wait_until_kept()
     return raw.headers["x-paceline-cache"], chunks
-
-
-def written(running: Gateway) -> None:
-    caching = running.house.caching
-    assert caching is not None
-    assert caching.stores.remote is not None
-    running.run(caching.stores.remote.flush(20.0))
 
 
 def test_streamed_then_plain(client: openai.OpenAI, running: Gateway) -> None:

@@ -91,6 +91,17 @@ async def gateways(url: str, count: int = 2, keys: dict[str, bytes] | None = Non
         yield made
 
 
+async def followed(one: Gateway, two: Gateway) -> tuple[Reader, asyncio.Task[bytes]]:
+    """Let the first lead, and return its own reader and the second's reading, once the first piece is with both."""
+    await one.take_lease()
+    reader = one.lead()
+    one.give(b"a")
+    heard: asyncio.Queue[bytes] = asyncio.Queue()
+    following = asyncio.create_task(two.follow(await two.take_lease(), heard))
+    await heard.get()
+    return reader, following
+
+
 @pytest.mark.parametrize("keys", [None, {"1": b"k" * 32}])
 async def test_a_follower_joins_mid_stream_and_gets_everything_as_it_comes(
     valkey: StartValkey, keys: dict[str, bytes] | None
@@ -132,12 +143,7 @@ async def test_nothing_is_sent_that_nobody_wants(valkey: StartValkey) -> None:
 
 async def test_the_call_goes_on_for_followers_when_the_leaders_client_leaves(valkey: StartValkey) -> None:
     async with gateways(valkey().url) as (one, two):
-        await one.take_lease()
-        reader = one.lead()
-        one.give(b"a")
-        heard: asyncio.Queue[bytes] = asyncio.Queue()
-        following = asyncio.create_task(two.follow(await two.take_lease(), heard))
-        await heard.get()
+        reader, following = await followed(one, two)
         reader.flight.leave(reader)
         one.give(b"b", None)
         assert await following == b"ab"
@@ -145,12 +151,7 @@ async def test_the_call_goes_on_for_followers_when_the_leaders_client_leaves(val
 
 async def test_the_call_ends_when_the_followers_have_left_as_well(valkey: StartValkey) -> None:
     async with gateways(valkey().url) as (one, two):
-        await one.take_lease()
-        reader = one.lead()
-        one.give(b"a")
-        heard: asyncio.Queue[bytes] = asyncio.Queue()
-        following = asyncio.create_task(two.follow(await two.take_lease(), heard))
-        await heard.get()
+        reader, following = await followed(one, two)
         reader.flight.leave(reader)
         following.cancel()
         while not reader.flight.done:  # noqa: ASYNC110
@@ -169,12 +170,7 @@ async def test_a_dead_leader_is_noticed_before_the_first_byte_and_the_lease_can_
 async def test_a_leader_that_dies_in_mid_answer_is_noticed(valkey: StartValkey) -> None:
     server = valkey()
     async with gateways(server.url) as (one, two):
-        await one.take_lease()
-        one.lead()
-        one.give(b"a")
-        heard: asyncio.Queue[bytes] = asyncio.Queue()
-        following = asyncio.create_task(two.follow(await two.take_lease(), heard))
-        await heard.get()
+        _, following = await followed(one, two)
         one.replicas._leads.clear()  # nobody renews it, as when the process were gone
         with server.client() as client:
             client.pexpire("paceline:" + LEASE, 50)
@@ -195,12 +191,7 @@ async def test_a_lease_is_renewed_for_as_long_as_the_call_takes(valkey: StartVal
 
 async def test_what_went_wrong_reaches_the_followers(valkey: StartValkey) -> None:
     async with gateways(valkey().url) as (one, two):
-        await one.take_lease()
-        one.lead()
-        one.give(b"a")
-        heard: asyncio.Queue[bytes] = asyncio.Queue()
-        following = asyncio.create_task(two.follow(await two.take_lease(), heard))
-        await heard.get()
+        _, following = await followed(one, two)
         one.give(ValueError("the engine died"))
         with pytest.raises(RuntimeError, match="the engine died"):
             await following

@@ -52,10 +52,7 @@ async def _available(gateway: Gateway) -> None:
 
 
 async def flushed(gateway: Gateway) -> None:
-    caching = gateway.house.caching
-    assert caching is not None
-    assert caching.stores.remote is not None
-    await asyncio.to_thread(gateway.run, caching.stores.remote.flush(LIMIT_S))
+    await asyncio.to_thread(gateway.wait_until_kept)
 
 
 async def ask(gateway: Gateway, body: dict[str, Any] | None = None, **headers: str) -> httpx.Response:
@@ -66,6 +63,17 @@ async def ask(gateway: Gateway, body: dict[str, Any] | None = None, **headers: s
 def said(response: httpx.Response) -> str:
     assert response.status_code == 200, response.text
     return response.headers["x-paceline-cache"]
+
+
+async def led(
+    start: StartGateway, valkey: StartValkey, engine: ScriptedEngine
+) -> tuple[Gateway, Gateway, asyncio.Task[httpx.Response]]:
+    """Return two gateways of one cache, the first of which has asked the engine for a stream, and its answer."""
+    url = valkey().url
+    one, two = start(url), start(url)
+    first = asyncio.create_task(ask(one, chat_body(stream=True)))
+    await engine.received(0)
+    return one, two, first
 
 
 class TestTwoGateways:
@@ -86,10 +94,7 @@ class TestTwoGateways:
     ) -> None:
         gate = Gate()
         engine.always(chat(gate=gate))
-        url = valkey().url
-        one, two = start(url), start(url)
-        first = asyncio.create_task(ask(one, chat_body(stream=True)))
-        await engine.received(0)
+        _, two, first = await led(start, valkey, engine)
         async with two.client() as client:
             streaming = client.stream("POST", "/v1/chat/completions", json=chat_body(stream=True))
             gate.release(2)
@@ -108,10 +113,7 @@ class TestTwoGateways:
     ) -> None:
         gate = Gate()
         engine.always(cut(gate=gate))
-        url = valkey().url
-        one, two = start(url), start(url)
-        first = asyncio.create_task(ask(one, chat_body(stream=True)))
-        await engine.received(0)
+        _, two, first = await led(start, valkey, engine)
         second = asyncio.create_task(ask(two, chat_body(stream=True)))
         gate.open()
         for response in (await first, await second):
@@ -123,10 +125,7 @@ class TestTwoGateways:
     ) -> None:
         gate = Gate()
         engine.next(fail(gate=gate))
-        url = valkey().url
-        one, two = start(url), start(url)
-        first = asyncio.create_task(ask(one, chat_body(stream=True)))
-        await engine.received(0)
+        one, two, first = await led(start, valkey, engine)
         second = asyncio.create_task(ask(two, chat_body(stream=True)))
         publishers = one.house.caching.replicas._publishers  # type: ignore[union-attr]
         async with asyncio.timeout(LIMIT_S):
