@@ -150,6 +150,16 @@ class Answer(ABC):
         reported inside of a 200.
         """
 
+    async def read_all(self) -> bytes:
+        """Read to the end, and close. Raises as ``read`` does."""
+        pieces: list[bytes] = []
+        try:
+            while (piece := await self.read()) is not None:
+                pieces.append(piece)
+        finally:
+            self.close()
+        return b"".join(pieces)
+
     @abstractmethod
     def close(self) -> None:
         """End the call at once: the upstream connection is aborted unless the answer is complete. Idempotent."""

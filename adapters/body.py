@@ -7,7 +7,12 @@ from typing import Any
 
 import msgspec
 
+from policies.types import Operation
+
 Raw = msgspec.Raw
+
+PROMPT_FIELD = {Operation.CHAT: "messages", Operation.COMPLETION: "prompt", Operation.EMBEDDINGS: "input"}
+"""What holds the prompt, by operation."""
 
 _decoder = msgspec.json.Decoder(dict[str, Raw])
 

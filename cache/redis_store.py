@@ -195,12 +195,6 @@ class RedisStore:
         lines = (line.partition(":") for line in said.decode().splitlines() if ":" in line)
         return {name: value.strip() for name, _, value in lines}
 
-    async def ping_s(self) -> float:
-        """Return how long one question takes. Raises ``StoreError``."""
-        start = time.perf_counter()
-        await self.connection.ask("GET", self._prefix + "probe")
-        return time.perf_counter() - start
-
     async def _scan(self, pattern: str) -> AsyncIterator[list[str]]:
         """A few hundred names at a time. One that the server moves meanwhile may come twice."""
         names: list[str] = []

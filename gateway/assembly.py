@@ -19,6 +19,7 @@ from gateway.fleet import Fleet
 from gateway.launching import launch_spec
 from gateway.settings import EngineKind, EngineSettings, Settings
 from gateway.source import AddressSource, ManagedSource, Source
+from gateway.tasks import end
 from policies.types import Deployment, Hardware
 
 logger = logging.getLogger("paceline.assembly")
@@ -55,11 +56,8 @@ class Assembly:
 
     async def aclose(self) -> None:
         """Stop looking. The engines belong to the fleet."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end(self._task)
+        self._task = None
 
     async def _discover(self) -> None:
         ports = tuple(port for port in self._settings.discovery.ports if port != self._settings.server.port)

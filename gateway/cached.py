@@ -16,7 +16,7 @@ from gateway.embedding import batch_of
 from gateway.errors import ApiError
 from gateway.exchange import Exchange, Kept, header_text, who
 from gateway.flying import Call
-from gateway.pipeline import serve
+from gateway.pipeline import collect_body, serve, write_stream
 from gateway.refusal import stopping
 from gateway.replay import as_body, as_events, joined, renamed, without_usage
 from policies.types import Operation
@@ -49,16 +49,12 @@ async def serve_cached(exchange: Exchange, ticket: Ticket, house: House, caching
             await _replay(exchange, ticket, caching, answered.entry, send)
             return
         with _board(exchange, ticket, house, caching) as reader:
-            try:
-                if exchange.incoming.stream:
-                    entry = await _serve_stream(exchange, reader, send, house, usage=usage)
-                else:
-                    entry = await _serve_whole(exchange, reader, send)
-            except Abandoned:
-                raise stopping() from None
-            if entry is not None:
-                exchange.incoming = replace(exchange.incoming, include_usage=usage)
-                await _replay(exchange, ticket, caching, entry, send)
+            if exchange.incoming.stream:
+                stream = EventStream(send, exchange.headers, house.settings.server.keepalive_s)
+                writing = _write_flight(stream, exchange, ticket, caching, reader, usage=usage)
+                await write_stream(stream, writing, house.fleet)
+            else:
+                await _serve_whole(exchange, ticket, caching, reader, send)
     exchange.ended = "done"
 
 
@@ -85,19 +81,12 @@ async def _serve_embeddings(exchange: Exchange, ticket: Ticket, house: House, ca
         is_shared = ticket.terms.read and exchange.wishes.deadline_s is None
         flight = flights.find(name) if is_shared else None
         if flight is not None:
-            exchange.cache = b"coalesced"
-            caching.counts(ticket).coalesced += 1
-            reader = flight.join()
+            reader = _join(exchange, ticket, caching, flight)
         else:
             exchange.cache = b"miss"
             reader = flights.begin(name if is_shared else object(), lambda each: batch.drive(each, house.fleet))[1]
         with reader:
-            try:
-                entry = await _serve_whole(exchange, reader, send)
-            except Abandoned:
-                raise stopping() from None
-            if entry is not None:
-                await _replay(exchange, ticket, caching, entry, send)
+            await _serve_whole(exchange, ticket, caching, reader, send)
     exchange.ended = "done"
 
 
@@ -120,9 +109,7 @@ def _board(exchange: Exchange, ticket: Ticket, house: House, caching: Caching) -
     if is_shared:
         flight = flights.find((name, True)) or (None if incoming.stream else flights.find((name, False)))
         if flight is not None:
-            exchange.cache = b"coalesced"
-            caching.counts(ticket).coalesced += 1
-            return flight.join()
+            return _join(exchange, ticket, caching, flight)
     exchange.cache = b"miss"
     if incoming.stream:
         exchange.incoming = replace(incoming, include_usage=True)
@@ -130,9 +117,16 @@ def _board(exchange: Exchange, ticket: Ticket, house: House, caching: Caching) -
     return flights.begin((name, incoming.stream) if is_shared else object(), call.drive)[1]
 
 
-async def _serve_stream(exchange: Exchange, reader: Reader, send: Send, house: House, *, usage: bool) -> Entry | None:
-    """Pass a flight on as it comes. Returns the entry that it turned out to be, nothing having been sent then."""
-    stream = EventStream(send, exchange.headers, house.settings.server.keepalive_s)
+def _join(exchange: Exchange, ticket: Ticket, caching: Caching, flight: Flight) -> Reader:
+    exchange.cache = b"coalesced"
+    caching.counts(ticket).coalesced += 1
+    return flight.join()
+
+
+async def _write_flight(
+    stream: EventStream, exchange: Exchange, ticket: Ticket, caching: Caching, reader: Reader, *, usage: bool
+) -> None:
+    """Pass a flight on as it comes, or the entry that it turned out to be. Raises ``ApiError``."""
     asked = exchange.incoming.model
     try:
         while (data := await reader.read()) is not None:
@@ -142,36 +136,27 @@ async def _serve_stream(exchange: Exchange, reader: Reader, send: Send, house: H
                 data = without_usage(data)
             if data:
                 await stream.write(data)
-        if isinstance(reader.flight.head, Entry):
-            return reader.flight.head
-    except (ApiError, Abandoned) as error:
-        if not stream.started:
-            raise
-        await stream.write((error if isinstance(error, ApiError) else stopping()).event())
-    except asyncio.CancelledError:
-        if stream.started and house.stopping:
-            await stream.write(stopping().event())
-            await stream.end()
-        raise
-    finally:
-        await stream.aclose()
-    await stream.end()
-    return None
-
-
-async def _serve_whole(exchange: Exchange, reader: Reader, send: Send) -> Entry | None:
-    """Wait for a flight's end and send it as one body, unless it turned out to be an entry."""
-    pieces = []
-    while (data := await reader.read()) is not None:
-        pieces.append(data)
+    except Abandoned:
+        raise stopping() from None
     if isinstance(reader.flight.head, Entry):
-        return reader.flight.head
+        exchange.incoming = replace(exchange.incoming, include_usage=usage)
+        _note_hit(exchange, ticket, caching, reader.flight.head)
+        await _write_entry(stream, exchange, reader.flight.head)
+
+
+async def _serve_whole(exchange: Exchange, ticket: Ticket, caching: Caching, reader: Reader, send: Send) -> None:
+    """Wait for a flight's end and send it as one body, or the entry that it turned out to be. Raises ``ApiError``."""
+    try:
+        body = await collect_body(reader)
+    except Abandoned:
+        raise stopping() from None
+    if isinstance(reader.flight.head, Entry):
+        await _replay(exchange, ticket, caching, reader.flight.head, send)
+        return
     head = _introduce(exchange, reader.flight)
-    body = b"".join(pieces)
     if head.streamed:
         body = joined(body, exchange.incoming.operation)
     await send_body(send, 200, exchange.headers(), renamed(body, head.model, exchange.incoming.model))
-    return None
 
 
 def _introduce(exchange: Exchange, flight: Flight) -> Head:
@@ -187,25 +172,35 @@ def _introduce(exchange: Exchange, flight: Flight) -> Head:
 async def _replay(exchange: Exchange, ticket: Ticket, caching: Caching, entry: Entry, send: Send) -> None:
     """Answer from an entry."""
     incoming = exchange.incoming
-    caching.count_hit(ticket, entry)
-    exchange.ended = "done"
-    exchange.cache = b"hit"
-    age = b"%d" % max(0, int(time.time() - entry.created))
-    reason = (b"x-paceline-reason", header_text(KEPT))
-    exchange.kept = Kept((*who(entry.deployment, entry.engine, entry.precision), reason, (b"age", age)))
+    _note_hit(exchange, ticket, caching, entry)
     if not incoming.stream:
         entry = caching.with_whole(ticket, entry, incoming.operation)
         await send_body(send, 200, exchange.headers(), as_body(entry, incoming.operation, incoming.model))
         return
     stream = EventStream(send, exchange.headers, _SILENCE_S)
     try:
-        if exchange.wishes.paced and entry.pace_ms:
-            await _write_paced(stream, exchange, entry)
-        else:
-            await stream.write(as_events(entry, incoming.operation, incoming.model, usage=incoming.include_usage))
+        await _write_entry(stream, exchange, entry)
     finally:
         await stream.aclose()
     await stream.end()
+
+
+def _note_hit(exchange: Exchange, ticket: Ticket, caching: Caching, entry: Entry) -> None:
+    """Count it, and say in the headers whose answer it is."""
+    caching.count_hit(ticket, entry)
+    exchange.ended = "done"
+    exchange.cache = b"hit"
+    age = b"%d" % max(0, int(time.time() - entry.created))
+    reason = (b"x-paceline-reason", header_text(KEPT))
+    exchange.kept = Kept((*who(entry.deployment, entry.engine, entry.precision), reason, (b"age", age)))
+
+
+async def _write_entry(stream: EventStream, exchange: Exchange, entry: Entry) -> None:
+    incoming = exchange.incoming
+    if exchange.wishes.paced and entry.pace_ms:
+        await _write_paced(stream, exchange, entry)
+    else:
+        await stream.write(as_events(entry, incoming.operation, incoming.model, usage=incoming.include_usage))
 
 
 _SILENCE_S = 60.0

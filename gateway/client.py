@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
+
+from gateway.tasks import end
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -78,9 +79,7 @@ class EventStream:
             self._timer.cancel()
             self._timer = None
         if self._pulse is not None:
-            self._pulse.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._pulse
+            await end(self._pulse)
             self._pulse = None
 
 

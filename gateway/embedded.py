@@ -17,6 +17,7 @@ from typing import Final
 from adapters.guarded import GuardedProcess
 from adapters.launch import Command, LaunchError, LaunchSpec
 from cache.embedded import EmbeddedServer
+from gateway.tasks import end
 
 logger = logging.getLogger("paceline.cache")
 
@@ -45,11 +46,8 @@ class EmbeddedValkey:
 
     async def aclose(self) -> None:
         """End the server, if it is ours: it writes what it holds first."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end(self._task)
+        self._task = None
 
     async def _look_after(self) -> None:
         clock = asyncio.get_running_loop().time

@@ -22,7 +22,7 @@ from gateway.errors import ApiError
 from gateway.exchange import Exchange
 from gateway.fleet import Fleet
 from gateway.incoming import Incoming
-from gateway.pipeline import fetch
+from gateway.pipeline import collect_body, fetch
 
 Known = dict[str, Entry]
 """Entries by the digest of their text's key."""
@@ -109,10 +109,7 @@ class Batch:
 
         async def deliver(attempt: Attempt) -> None:
             nonlocal body, took_s
-            pieces = []
-            while (data := await attempt.read()) is not None:
-                pieces.append(data)
-            body = b"".join(pieces)
+            body = await collect_body(attempt)
             took_s = asyncio.get_running_loop().time() - attempt.started_at
 
         await fetch(exchange, fleet, deliver)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from adapters.base import Adapter, EngineDescription
 from adapters.errors import EngineError, Loading, Unreachable
 from gateway.source import Source
+from gateway.tasks import end
 from policies.types import Deployment, Hardware, Health
 
 logger = logging.getLogger("paceline.engine")
@@ -71,11 +72,8 @@ class Engine:
 
     async def aclose(self) -> None:
         """Stop watching, close the connections, and stop the engine's process where it is ours."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end(self._task)
+        self._task = None
         await self.source.aclose()
 
     @property

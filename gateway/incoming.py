@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from adapters.body import Body, BodyError
+from adapters.body import PROMPT_FIELD, Body, BodyError
 from gateway.errors import ApiError
 from policies.types import Capability, Operation
 from policies.value import value
@@ -13,8 +13,6 @@ IMAGE_TOKENS = 512
 """What an image is taken for when the prompt's length is estimated; engines count 256 to 1,500."""
 
 PREFIX_BLOCK_BYTES = 256
-
-_PROMPT_FIELD = {Operation.CHAT: "messages", Operation.COMPLETION: "prompt", Operation.EMBEDDINGS: "input"}
 
 
 class _Message(msgspec.Struct):
@@ -84,7 +82,7 @@ def _read(operation: Operation, body: Body) -> Incoming:
         text_bytes=text_bytes,
         images=images,
         needs=frozenset(needs),
-        prefix=_prefix_blocks(body.fields[_PROMPT_FIELD[operation]]),
+        prefix=_prefix_blocks(body.fields[PROMPT_FIELD[operation]]),
         user=body.get("user", str) or "" if "user" in body else "",
     )
 
@@ -101,7 +99,7 @@ def _max_output(body: Body) -> int | None:
 
 
 def _prompt(operation: Operation, body: Body, needs: set[Capability]) -> tuple[int, int]:
-    field = _PROMPT_FIELD[operation]
+    field = PROMPT_FIELD[operation]
     raw = body.fields.get(field)
     if raw is None:
         raise BodyError(f"'{field}' is required", param=field)

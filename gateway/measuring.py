@@ -13,6 +13,7 @@ from gateway.probing import Probing
 from gateway.quiet import Quiet
 from gateway.settings import RoutingSettings
 from gateway.speeds import Speeds
+from gateway.tasks import end
 from measure.async_store import AsyncStore
 from measure.database import StoreError
 
@@ -78,11 +79,8 @@ class Measuring:
 
     async def aclose(self) -> None:
         """Stop, and save what was learned."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end(self._task)
+        self._task = None
         await self._save()
 
     async def _work(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from adapters.errors import EngineError, Interrupted, Loading, Rejected
 from gateway.attempt import Attempt
@@ -48,8 +49,16 @@ async def _decide(exchange: Exchange, fleet: Fleet) -> None:
 
 async def _serve_stream(exchange: Exchange, fleet: Fleet, send: Send, keepalive_s: float) -> None:
     stream = EventStream(send, exchange.headers, keepalive_s)
+    await write_stream(stream, _try_candidates(exchange, fleet, lambda attempt: _forward(attempt, stream)), fleet)
+
+
+async def write_stream(stream: EventStream, writing: Awaitable[None], fleet: Fleet) -> None:
+    """Let ``writing`` fill a stream, and end it. Once it has begun, what goes wrong is one of its events.
+
+    Raises ``ApiError`` as long as it has not begun; one that ``writing`` never began is left so.
+    """
     try:
-        await _try_candidates(exchange, fleet, lambda attempt: _forward(attempt, stream))
+        await writing
     except ApiError as error:
         if not stream.started:
             raise
@@ -61,7 +70,8 @@ async def _serve_stream(exchange: Exchange, fleet: Fleet, send: Send, keepalive_
         raise
     finally:
         await stream.aclose()
-    await stream.end()
+    if stream.started:
+        await stream.end()
 
 
 async def _forward(attempt: Attempt, stream: EventStream) -> None:
@@ -77,16 +87,23 @@ async def _serve_whole(exchange: Exchange, fleet: Fleet, send: Send) -> None:
 
     async def collect(attempt: Attempt) -> None:
         nonlocal body
-        body = await _collect(attempt)
+        body = await collect_body(attempt)
 
     await _try_candidates(exchange, fleet, collect)
     await send_body(send, 200, exchange.headers(), body)
 
 
-async def _collect(attempt: Attempt) -> bytes:
+class Readable(Protocol):
+    """An answer that comes piece by piece."""
+
+    async def read(self) -> bytes | None:
+        """Return the next bytes, ``None`` at the end."""
+
+
+async def collect_body(source: Readable) -> bytes:
     """Read an answer to its end and return it as one body."""
     pieces = []
-    while (data := await attempt.read()) is not None:
+    while (data := await source.read()) is not None:
         pieces.append(data)
     return b"".join(pieces)
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from gateway.tasks import end
 from measure.async_store import AsyncStore
 from measure.database import StoreError
 from measure.verdicts import Judged, combine
@@ -48,11 +48,8 @@ class Verdicts:
 
     async def aclose(self) -> None:
         """Stop looking."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end(self._task)
+        self._task = None
 
     async def _watch(self) -> None:
         while True:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 
-import msgspec
-
 from adapters.base import Adapter, Answer, Call, Outcome
-from adapters.body import Body
 from adapters.errors import Broken, TimedOut
+from measure.calls import call_to, prompt_fields
 from measure.output import embedding_faults, stop_faults, streamed_text, text_faults
 from measure.prompts import BYTES_PER_TOKEN, prompt, prompt_after
 from measure.records import Asked, Run
@@ -84,7 +82,7 @@ class Probe:
         try:
             async with asyncio.timeout(limit_s):
                 answer = await self.send(prompt_tokens, output_tokens, prefix_tokens=prefix_tokens)
-                data = await _read(answer)
+                data = await answer.read_all()
         except TimeoutError:
             raise TimedOut(f"no answer within {limit_s:g} s", engine=self.deployment.endpoint) from None
         return self._result(prompt_tokens, output_tokens, answer.outcome, data, begun, clock())
@@ -112,27 +110,13 @@ class Probe:
         self._sent = prompt_tokens, len(text.encode())
         deployment = self.deployment
         generates = self.operation is not Operation.EMBEDDINGS
-        fields: dict[str, object] = {"model": deployment.engine_model}
-        if self.operation is Operation.CHAT:
-            fields["messages"] = [{"role": "user", "content": text}]
-        else:
-            fields["prompt" if generates else "input"] = text
+        fields = prompt_fields(self.operation, text)
         if generates:
             fields |= {"max_tokens": output_tokens, "temperature": 0, "stream": True}
             fields |= _ENGINE_FIELDS.get(deployment.engine, {})
             if prefix_tokens:
                 fields.pop("cache_prompt", None)
-        return Call(
-            operation=self.operation,
-            body=Body.parse(msgspec.json.encode(fields)),
-            model=deployment.engine_model,
-            engine_model=deployment.engine_model,
-            stream=generates,
-            include_usage=generates,
-            prompt_tokens=prompt_tokens,
-            max_output=output_tokens if generates else None,
-            context=deployment.context,
-        )
+        return call_to(deployment, self.operation, fields, prompt_tokens=prompt_tokens)
 
     def _result(
         self, prompt_tokens: int, asked_output: int, outcome: Outcome, data: bytes, begun: float, ended: float
@@ -161,16 +145,6 @@ class Probe:
             faults=faults,
             finish_reason=reason,
         )
-
-
-async def _read(answer: Answer) -> bytes:
-    pieces: list[bytes] = []
-    try:
-        while (piece := await answer.read()) is not None:
-            pieces.append(piece)
-    finally:
-        answer.close()
-    return b"".join(pieces)
 
 
 def _output_tokens(outcome: Outcome) -> int:

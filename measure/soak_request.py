@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from adapters.base import Answer, Call
-from adapters.body import Body
+from adapters.body import PROMPT_FIELD
+from measure.calls import call_to, prompt_fields
 from measure.output import LOOP_LENGTH, streamed_text, text_faults
 from measure.prompts import prompt
 from measure.soak_plan import NO_PROMPT, WRONG_TYPE
@@ -32,28 +33,15 @@ def call_of(asked: Asked, deployment: Deployment, operation: Operation, seed: in
     generates = operation is not Operation.EMBEDDINGS
     stream = asked.stream and generates
     text = prompt(asked.prompt_tokens, REPEATED_SEED if asked.role is Role.REPEATED else seed)
-    field = _PROMPT_FIELDS[operation]
-    fields: dict[str, Any] = {"model": deployment.engine_model, field: text}
-    if operation is Operation.CHAT:
-        fields[field] = [{"role": "user", "content": text}]
+    fields = prompt_fields(operation, text)
     if generates:
         fields |= {"max_tokens": asked.output_tokens, "temperature": 0, "stream": stream}
     if asked.fault == WRONG_TYPE:
         # Of the prompt itself: some engines pass over a limit of the wrong type, and write until the context is full.
-        fields[field] = {"not": "this"}
+        fields[PROMPT_FIELD[operation]] = {"not": "this"}
     elif asked.fault == NO_PROMPT:
-        del fields[field]
-    return Call(
-        operation=operation,
-        body=Body.parse(msgspec.json.encode(fields)),
-        model=deployment.engine_model,
-        engine_model=deployment.engine_model,
-        stream=stream,
-        include_usage=stream,
-        prompt_tokens=asked.prompt_tokens,
-        max_output=asked.output_tokens if generates else None,
-        context=deployment.context,
-    )
+        del fields[PROMPT_FIELD[operation]]
+    return call_to(deployment, operation, fields, prompt_tokens=asked.prompt_tokens)
 
 
 def text_of(answer: Answer, data: bytes) -> str:
@@ -75,13 +63,6 @@ def text_failure(text: str) -> str:
     if len(bare) >= LOOP_LENGTH and len(set(bare)) == 1:
         return "one character only"
     return next((fault for fault in text_faults(text) if fault in _FAILURES), "")
-
-
-_PROMPT_FIELDS: Final = {
-    Operation.CHAT: "messages",
-    Operation.COMPLETION: "prompt",
-    Operation.EMBEDDINGS: "input",
-}
 
 
 class _Message(msgspec.Struct):

@@ -30,21 +30,29 @@ def engine_in(place: Hardware, engine: Engine) -> Engine:
     return next(twin for twin in place.engines if twin.index == engine.index)
 
 
+def _step(place: Hardware, now: float) -> tuple[float, Sequence[Request]]:
+    """Let hardware work until something changes. Returns when that is, ``inf`` for never, and whose answer is whole."""
+    place.admit(now)
+    now = place.settle()
+    if now == inf:
+        return inf, ()
+    place.advance(now)
+    first, done = place.ended(now)
+    for request in first:
+        request.first_token_at = now
+    for request in done:
+        request.done_at = now
+    return now, done
+
+
 def run_down(place: Hardware, now: float) -> dict[int, float]:
     """Let everything run to its end, with nothing new coming. Returns when each request's answer was whole."""
     ends: dict[int, float] = {}
     while True:
-        place.admit(now)
-        now = place.settle()
+        now, done = _step(place, now)
         if now == inf:
             return ends
-        place.advance(now)
-        first, done = place.ended(now)
-        for request in first:
-            request.first_token_at = now
-        for request in done:
-            request.done_at = now
-            ends[request.number] = now
+        ends.update((request.number, now) for request in done)
 
 
 def run_beside(
@@ -69,14 +77,8 @@ def run_beside(
     place.take(engine, request, now)
     request.began_at = now
     while not request.done_at:
-        place.admit(now)
-        now = place.settle()
-        place.advance(now)
-        first, done = place.ended(now)
-        for each in first:
-            each.first_token_at = now
+        now, done = _step(place, now)
         for each in done:
-            each.done_at = now
             if neighbour is not None and where is not None and each is not request:
                 place.take(where, copy.copy(neighbour), now)
     return request
@@ -90,13 +92,6 @@ def run_together(place: Hardware, requests: Sequence[Request], engine: Engine) -
         request.began_at = now
     left = len(requests)
     while left:
-        place.admit(now)
-        now = place.settle()
-        place.advance(now)
-        first, done = place.ended(now)
-        for each in first:
-            each.first_token_at = now
-        for each in done:
-            each.done_at = now
+        now, done = _step(place, now)
         left -= len(done)
     return requests

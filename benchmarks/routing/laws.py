@@ -42,10 +42,8 @@ class Sharing:
     write_beside_writing: float
 
 
-SPINNING_CORES = Sharing(3.1, 3.9, 6.9, 4.8)
-"""Two llama.cpp on two cores, measured: their waiting threads spin."""
 QUIET_CORES = Sharing(2.1, 2.0, 2.6, 2.1)
-"""The same with threads that stop spinning early."""
+"""Two llama.cpp on two cores whose waiting threads stop spinning early, measured."""
 TIME_SLICED = Sharing(2.0, 2.0, 2.0, 2.0)
 """Two engines on one GPU take turns."""
 

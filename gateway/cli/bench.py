@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gateway.cli.interrupts import run_to_the_end
+from gateway.cli.interrupts import INTERRUPTED, run_to_the_end
 from gateway.cli.options import Config, Json, Url, settings_from, told_plainly
 from gateway.cli.output import UserError, print_json, styled, write
 
 if TYPE_CHECKING:
-    from gateway.reach import FleetEntry
+    from gateway.cli.running import Beside
     from gateway.settings import Settings
     from measure.cell import Rules
     from measure.grid import Grid
     from measure.records import Record
-
-INTERRUPTED = 130
 
 
 def bench(
@@ -59,6 +57,7 @@ def bench(
 
     Exit status: 0 measured, 1 a deployment could not be, 2 typed wrongly, 130 interrupted.
     """
+    from gateway.cli.running import beside
     from gateway.reach import NoneSelected
     from measure.cell import Rules
     from measure.database import StoreError
@@ -73,8 +72,7 @@ def bench(
         prefix_cache=prefix_cache,
     )
     rules = Rules(runs=runs, cell_limit_s=cell_limit, idle_limit_s=wait_limit, waits=wait)
-    wanted = _Wanted(settings, deployments or [], grid, rules, quick=quick, again=again)
-    wanted.find_running(url)
+    wanted = _Wanted(settings, deployments or [], grid, rules, beside(url, settings), quick=quick, again=again)
     with told_plainly():
         try:
             wanted.interrupted = not run_to_the_end(_measure(wanted))
@@ -100,35 +98,13 @@ class _Wanted:
     words: Sequence[str]
     grid: Grid
     rules: Rules
+    beside: Beside
     quick: bool
     again: bool
-    running: Sequence[FleetEntry] | None = None
-    ask: Callable[[], Sequence[FleetEntry]] | None = None
     name: str = ""
     interrupted: bool = False
     records: list[Record] = field(default_factory=list)
     given_up: dict[str, str] = field(default_factory=dict)
-
-    def find_running(self, url: str) -> None:
-        """Ask the Paceline that runs at ``url``, or where the settings say. Raises ``UserError`` for any obstacle."""
-        from gateway.cli.running import NotRunning, RunningGateway
-
-        gateway = RunningGateway.at(url, self.settings)
-
-        def ask() -> Sequence[FleetEntry]:
-            try:
-                deployments: Sequence[FleetEntry] = gateway.fleet()["deployments"]
-            except (NotRunning, UserError):
-                return ()  # it has ended, or is ending: then it serves nothing
-            return deployments
-
-        try:
-            self.running = gateway.fleet()["deployments"]
-        except NotRunning as nobody:
-            if url:
-                raise UserError(str(nobody), fix="Start it with `paceline up`, or leave out --url.") from None
-        else:
-            self.ask = ask
 
 
 async def _measure(wanted: _Wanted) -> None:
@@ -143,12 +119,12 @@ async def _measure(wanted: _Wanted) -> None:
     store = await AsyncStore.open(records_in(wanted.settings.data_dir))
     try:
         with bench_progress() as shown:
-            async with reach(wanted.settings, wanted.words, wanted.running, shown.note) as reached:
+            async with reach(wanted.settings, wanted.words, wanted.beside.deployments, shown.note) as reached:
                 mark = new_mark() if wanted.quick else await take_up(store, again=wanted.again)
                 wanted.name = mark.name
                 if mark.resumed:
                     shown.say(f"going on with benchmark {mark.name}; --again begins anew")
-                found = subjects(reached, wanted.settings, wanted.ask, shown.waiting)
+                found = subjects(reached, wanted.settings, wanted.beside.ask, shown.waiting)
                 bench = Bench(mark.name, store, wanted.grid, wanted.rules, shown.step)
                 wanted.records, wanted.given_up = bench.records, bench.given_up
                 if wanted.quick:

@@ -8,6 +8,9 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
+INTERRUPTED = 130
+"""The exit status of what Ctrl+C has ended: 128 and the signal's number, as shells have it."""
+
 
 def run_to_the_end(work: Coroutine[Any, Any, None]) -> bool:
     """Run ``work``. Returns False when Ctrl+C or SIGTERM ended it.

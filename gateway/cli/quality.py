@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.interrupts import run_to_the_end
+from gateway.cli.interrupts import INTERRUPTED, run_to_the_end
 from gateway.cli.options import Config, Json, Url, settings_from, told_plainly
 from gateway.cli.output import UserError, print_json, styled, write, write_file
 
 if TYPE_CHECKING:
-    from gateway.reach import FleetEntry
+    from gateway.cli.running import Beside
     from gateway.settings import Settings
     from measure.async_store import AsyncStore
     from measure.quality.prompts import Prompt
     from measure.quality.regression import Examined
 
-INTERRUPTED = 130
 REPORT_NAME = "quality"
 
 
@@ -56,10 +55,12 @@ def quality(
 
     Exit status: 0 all passed (or there is nothing to test), 1 one has not, 2 typed wrongly, 130 interrupted.
     """
+    from gateway.cli.running import beside
+
     settings = settings_from(config)
-    wanted = _Wanted(settings, deployments or [], baseline, _prompts(samples, category or [], limit), _suite(samples))
+    prompts = _prompts(samples, category or [], limit)
+    wanted = _Wanted(settings, deployments or [], baseline, prompts, _suite(samples), beside(url, settings))
     wanted.is_whole = not category and limit is None
-    _find_running(wanted, url)
     if report is not None:
         _make_folder(report)
     with told_plainly():
@@ -82,9 +83,8 @@ class _Wanted:
     baseline: str
     prompts: Sequence[Prompt]
     suite: str
+    beside: Beside
     is_whole: bool = True
-    running: Sequence[FleetEntry] | None = None
-    ask: Callable[[], Sequence[FleetEntry]] | None = None
     tested: list[Examined] = field(default_factory=list)
     given_up: dict[str, str] = field(default_factory=dict)
     """Baselines that could not be asked, and why."""
@@ -121,27 +121,6 @@ def _suite(samples: Path | None) -> str:
     return VERSION if samples is None else f"{VERSION} and samples {digest_of(samples)}"
 
 
-def _find_running(wanted: _Wanted, url: str) -> None:
-    from gateway.cli.running import NotRunning, RunningGateway
-
-    gateway = RunningGateway.at(url, wanted.settings)
-
-    def ask() -> Sequence[FleetEntry]:
-        try:
-            deployments: Sequence[FleetEntry] = gateway.fleet()["deployments"]
-        except (NotRunning, UserError):
-            return ()  # it has ended, or is ending: then it serves nothing
-        return deployments
-
-    try:
-        wanted.running = gateway.fleet()["deployments"]
-    except NotRunning as nobody:
-        if url:
-            raise UserError(str(nobody), fix="Start it with `paceline up`, or leave out --url.") from None
-    else:
-        wanted.ask = ask
-
-
 async def _regress(wanted: _Wanted) -> None:
     """Fill ``tested``, model by model; each verdict is kept as soon as it is there."""
     from adapters.errors import EngineError
@@ -157,8 +136,12 @@ async def _regress(wanted: _Wanted) -> None:
     store = await AsyncStore.open(records_in(wanted.settings.data_dir))
     try:
         with progress_bar() as tell:
-            async with reach(wanted.settings, (), wanted.running, lambda note: tell("engines", 0, 1, note)) as reached:
-                found = subjects(reached, wanted.settings, wanted.ask, lambda seen: tell("live traffic", 0, 1, seen))
+            async with reach(
+                wanted.settings, (), wanted.beside.deployments, lambda note: tell("engines", 0, 1, note)
+            ) as reached:
+                found = subjects(
+                    reached, wanted.settings, wanted.beside.ask, lambda seen: tell("live traffic", 0, 1, seen)
+                )
                 there = {each.deployment.id: each for each in found}
                 everyone = [each.deployment for each in reached]
                 if wanted.baseline and wanted.baseline not in there:
@@ -181,16 +164,12 @@ async def _regress(wanted: _Wanted) -> None:
 
 
 async def _keep(store: AsyncStore, tested: Examined) -> None:
-    from measure.database import StoreError
+    from gateway.cli.verdict import keep_verdict
     from measure.verdicts import Judged
     from policies.types import Quality
 
-    if tested.verdict.quality is Quality.UNTESTED:
-        return
-    try:
-        await store.save_verdict(Judged.QUALITY, tested.deployment.fingerprint, tested.verdict.to_dict())
-    except StoreError as error:
-        write(f"{styled('warning:', 'yellow', sys.stderr)} the verdict cannot be kept: {error}", sys.stderr)
+    if tested.verdict.quality is not Quality.UNTESTED:
+        await keep_verdict(store, Judged.QUALITY, tested.deployment, tested.verdict.to_dict())
 
 
 def _make_folder(folder: Path) -> None:

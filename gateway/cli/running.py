@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import ssl
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -14,6 +15,7 @@ from gateway.address import url_of
 from gateway.cli.output import UserError
 
 if TYPE_CHECKING:
+    from gateway.reach import FleetEntry
     from gateway.settings import Settings
 
 KEY_VARIABLE = "PACELINE_KEY"
@@ -38,6 +40,11 @@ class RunningGateway:
     def fleet(self) -> dict[str, Any]:
         """Return its deployments. Raises ``NotRunning``, and ``UserError`` for any other obstacle."""
         return self._ask("GET", "/admin/fleet")
+
+    def deployments(self) -> Sequence[FleetEntry]:
+        """Return its deployments alone. Raises as ``fleet`` does."""
+        entries: Sequence[FleetEntry] = self.fleet()["deployments"]
+        return entries
 
     def explain(self, question: dict[str, Any]) -> dict[str, Any]:
         """Return what it would choose. Raises ``NotRunning``, and ``UserError`` for any other obstacle."""
@@ -95,3 +102,33 @@ class RunningGateway:
 
     def _not_ours(self) -> UserError:
         return UserError(f"what answers at {self.url} is not Paceline", fix="Say where it is with --url.")
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The Paceline that runs beside a command. ``deployments`` are ``None`` when there is none; ``ask`` returns them as
+    they are now, none once it has ended."""
+
+    deployments: Sequence[FleetEntry] | None = None
+    ask: Callable[[], Sequence[FleetEntry]] | None = None
+
+
+def beside(url: str, settings: Settings) -> Beside:
+    """Look for the Paceline at ``url``, or where the settings say.
+
+    Raises ``UserError`` for any obstacle, and when nobody is at an address that was named.
+    """
+    gateway = RunningGateway.at(url, settings)
+
+    def ask() -> Sequence[FleetEntry]:
+        try:
+            return gateway.deployments()
+        except (NotRunning, UserError):
+            return ()  # it has ended, or is ending: then it serves nothing
+
+    try:
+        return Beside(gateway.deployments(), ask)
+    except NotRunning as nobody:
+        if url:
+            raise UserError(str(nobody), fix="Start it with `paceline up`, or leave out --url.") from None
+        return Beside()

@@ -10,7 +10,7 @@ import typer
 
 from gateway.cli.interrupts import run_to_the_end
 from gateway.cli.options import Config, Json, Url, settings_from, told_plainly
-from gateway.cli.output import UserError, print_json, styled, table, write
+from gateway.cli.output import print_json, styled, table, write
 
 if TYPE_CHECKING:
     from gateway.reach import FleetEntry
@@ -39,17 +39,11 @@ def soak(
 
     Exit status: 0 all are stable, 1 one is not, 2 typed wrongly.
     """
-    from gateway.cli.running import NotRunning, RunningGateway
+    from gateway.cli.running import beside
     from gateway.reach import NoneSelected
 
     settings = settings_from(config)
-    running: Sequence[FleetEntry] | None
-    try:
-        running = RunningGateway.at(url, settings).fleet()["deployments"]
-    except NotRunning as nobody:
-        if url:
-            raise UserError(str(nobody), fix="Start it with `paceline up`, or leave out --url.") from None
-        running = None
+    running = beside(url, settings).deployments
     soaks: list[Soak] = []
     with told_plainly():
         try:
@@ -97,16 +91,11 @@ async def _soak(
 
 async def _keep(store: AsyncStore, soak: Soak) -> None:
     """Keep a verdict that says something: one on too few requests would hide an earlier one."""
-    from measure.database import StoreError
+    from gateway.cli.verdict import keep_verdict
     from measure.verdicts import Judged
 
-    verdict = soak.verdict
-    if not verdict.conclusive:
-        return
-    try:
-        await store.save_verdict(Judged.STABILITY, soak.deployment.fingerprint, verdict.to_dict())
-    except StoreError as error:
-        write(f"{styled('warning:', 'yellow', sys.stderr)} the verdict cannot be kept: {error}", sys.stderr)
+    if soak.verdict.conclusive:
+        await keep_verdict(store, Judged.STABILITY, soak.deployment, soak.verdict.to_dict())
 
 
 def _told(name: str, result: Mapping[str, Any]) -> str:

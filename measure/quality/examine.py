@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from adapters.base import Adapter, Call
-from adapters.body import Body
 from adapters.errors import Broken, Busy, EngineError, Loading, Rejected, TimedOut
+from measure.calls import call_to
 from measure.progress import Progress, silent
 from measure.quality.prompts import Prompt
 from measure.quality.reply import Reply, read_reply
@@ -105,16 +105,11 @@ async def _ask(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Repl
     try:
         async with asyncio.timeout(REPLY_LIMIT_S):
             answer = await examinee.connect().send(_call(examinee, prompt, force_calls=force_calls))
-            pieces: list[bytes] = []
-            try:
-                while (piece := await answer.read()) is not None:
-                    pieces.append(piece)
-            finally:
-                answer.close()
+            data = await answer.read_all()
     except TimeoutError:
         raise TimedOut(f"no answer within {REPLY_LIMIT_S:g} s", engine=endpoint) from None
     try:
-        body = msgspec.json.decode(b"".join(pieces), type=dict[str, Any])
+        body = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise Broken("its answer is not a JSON object", engine=endpoint) from error
     return read_reply(body, answer.outcome.prompt_tokens)
@@ -123,7 +118,6 @@ async def _ask(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Repl
 def _call(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Call:
     deployment = examinee.deployment
     fields: dict[str, object] = {
-        "model": deployment.engine_model,
         "messages": prompt.messages,
         "max_tokens": prompt.max_tokens,
         "temperature": 0,
@@ -134,14 +128,4 @@ def _call(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Call:
         fields |= {"logprobs": True, "top_logprobs": RIVALS}
     if prompt.tools:
         fields |= {"tools": prompt.tools, "tool_choice": "required" if force_calls else "auto"}
-    return Call(
-        operation=Operation.CHAT,
-        body=Body.parse(msgspec.json.encode(fields)),
-        model=deployment.engine_model,
-        engine_model=deployment.engine_model,
-        stream=False,
-        include_usage=True,
-        prompt_tokens=prompt.text_bytes // _BYTES_PER_TOKEN,
-        max_output=prompt.max_tokens,
-        context=deployment.context,
-    )
+    return call_to(deployment, Operation.CHAT, fields, prompt_tokens=prompt.text_bytes // _BYTES_PER_TOKEN)
