@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from adapters.body import Body
 from policies.types import Capability, Operation, Precision
@@ -170,6 +171,9 @@ class Adapter(ABC):
 
     kind: str
     label: str
+    always_stream: ClassVar[bool] = True
+    """Ask for a stream also when the client does not: most engines notice a leaving client only so, and only so is the
+    first token seen. One that notices it in any case may pass its one body through, at a fraction of the cost."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from importlib import import_module, metadata
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from adapters.base import Adapter, Answer, Call, Endpoint, EngineDescription, EngineLoad, ModelDescription
 from adapters.body import BodyError
@@ -63,6 +63,7 @@ class HostedAdapter(Adapter):
 
     kind = "hosted"
     label = "Hosted API"
+    always_stream: ClassVar[bool] = False
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)

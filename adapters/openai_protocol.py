@@ -36,9 +36,6 @@ _STREAM_FIELDS: Final = frozenset({"stream", "stream_options"})
 class OpenAIAdapter(Adapter):
     """Sends calls; an engine's adapter adds ``describe`` and ``load``."""
 
-    always_stream: ClassVar[bool] = True
-    """Ask for a stream also when the client does not: most engines notice a leaving client only so, and only so is the
-    first token seen. One that notices it in any case may pass its one body through, at a fraction of the cost."""
     stream_fields: ClassVar[dict[str, object]] = {}
     """Fields of each streamed request, where the client has not set them."""
     quirks: ClassVar[StreamQuirks] = StreamQuirks()

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from adapters.base import Answer, Call, Outcome
 from adapters.errors import EngineError, Loading
+from gateway.unseen import UnseenProgress
 from policies.breaker import Pass
 from policies.lease import Lease
-from policies.types import Candidate, Health
+from policies.types import Candidate, Health, Operation
 
 if TYPE_CHECKING:
     from gateway.engine import Engine
@@ -31,6 +32,7 @@ class Attempt:
         "_lease",
         "_loop",
         "_prefilling",
+        "_unseen",
         "call",
         "candidate",
         "delivered",
@@ -60,6 +62,7 @@ class Attempt:
         self._loop = asyncio.get_running_loop()
         self._answer: Answer | None = None
         self._prefilling = True
+        self._unseen: UnseenProgress | None = None
         self.engine = engine
         self.exchange = exchange
         self.candidate = candidate
@@ -89,7 +92,11 @@ class Attempt:
             if not await self._fleet.wait_until_loaded(self.candidate.deployment, left_s):
                 raise Loading("the model is still loading", engine=self.engine.name)
         self.started_at = self._loop.time()
-        self._answer = await self.engine.adapter.send(self.call)
+        adapter, call, estimate = self.engine.adapter, self.call, self.candidate.estimate
+        is_seen = call.stream or adapter.always_stream or call.operation is Operation.EMBEDDINGS
+        if estimate is not None and not is_seen:
+            self._unseen = UnseenProgress(self._lease, estimate, self.exchange.facts.expected_output)
+        self._answer = await adapter.send(call)
 
     def keep_events(self, kept: list[bytes]) -> None:
         """Leave there the events that a joined answer is made of; nothing of any other one."""
@@ -129,6 +136,8 @@ class Attempt:
 
     def _end(self) -> None:
         self.ended_at = self._loop.time()
+        if self._unseen is not None:
+            self._unseen.end()
         if self._answer is not None:
             self._answer.close()
         self._lease.close(self.ended_at)

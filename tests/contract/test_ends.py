@@ -69,7 +69,7 @@ async def test_an_answer_cut_before_its_first_byte_may_be_asked_of_another(playe
 
 @pytest.mark.parametrize("name", [*CUTS])
 async def test_a_cut_that_the_client_has_seen_nothing_of_may_be_asked_of_another(played: Subject, name: str) -> None:
-    if not getattr(played.adapter, "always_stream", False):
+    if not played.adapter.always_stream:
         pytest.skip("this engine is asked for one body when the client wants one")
     assert played.scripted is not None
     gate = Gate()
@@ -139,7 +139,7 @@ async def test_progress_of_the_prompt_is_a_sign_of_life(played: Subject) -> None
 async def test_odd_but_legal_events_are_understood(played: Subject, stream: bool) -> None:
     if played.adapter.kind == "ollama":
         pytest.skip("its native protocol has no events")
-    if not stream and not getattr(played.adapter, "always_stream", False):
+    if not stream and not played.adapter.always_stream:
         pytest.skip("this engine is asked for one body when the client wants one")
     assert played.scripted is not None
     chunk = '{"id":"1","created":1,"model":"m","object":"chat.completion.chunk","choices":[{"index":0,%s}]}'

@@ -135,7 +135,7 @@ def watched(real: Subject) -> Subject:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_engine_stops_when_its_client_leaves_in_the_middle(watched: Subject, stream: bool) -> None:
     call = watched.call(STORY, stream=stream)
-    if stream or getattr(watched.adapter, "always_stream", True):
+    if stream or watched.adapter.always_stream:
         answer = await watched.adapter.send(call)
         while answer.outcome.output_chunks < 3:
             assert await answer.read() is not None

@@ -100,7 +100,7 @@ async def test_two_calls_in_small_pieces_are_put_together(played: Subject) -> No
     events, answer = await played.stream(QUESTION)
     assert [e["choices"][0]["delta"] for e in events[:-1] if "tool_calls" in e["choices"][0]["delta"]] == deltas
     assert answer.outcome.finish_reason == "tool_calls"
-    if not getattr(played.adapter, "always_stream", True):
+    if not played.adapter.always_stream:
         pytest.skip("a whole answer of this engine is its own, not joined")
     body, _ = await played.whole(QUESTION)
     message = body["choices"][0]["message"]

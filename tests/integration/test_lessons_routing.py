@@ -127,6 +127,26 @@ async def test_a_prediction_is_what_the_prompt_takes_and_what_the_answer_takes(
     assert float(answer.headers["x-paceline-predicted-total-ms"]) == pytest.approx(many["total_s"] * 1000, abs=1)
 
 
+async def test_an_answer_in_one_body_counts_as_being_written_once_its_prompt_should_be_read(
+    scripted: Scripted, gateway: Start
+) -> None:
+    engine, gate = scripted(kind="vllm"), Gate()
+    engine.always(chat(gate=gate))
+    running = gateway(engines=[engine_at(idle(engine), "a")])
+    measure(running, a=(100_000.0, 20.0))
+    (deployment,) = running.house.fleet.deployments
+    async with running.client() as client:
+        asking = asyncio.create_task(ask(client, LONG, max_tokens=1000))
+
+        async def writes() -> bool:
+            work = await asyncio.to_thread(running.call, running.house.fleet._ledger.view, deployment.id)
+            return bool(work.inflight == 1 and work.prefilling == 0)
+
+        await until(writes)
+        gate.open()
+        await asking
+
+
 async def test_short_answers_do_not_make_an_engine_look_slow(scripted: Scripted, gateway: Start) -> None:
     engine = scripted(kind="llamacpp")
     engine.always(chat(["x"] * 3))  # it says that these took 30 ms
