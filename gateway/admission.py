@@ -73,7 +73,7 @@ class Admission:
         self.waiting = 0
 
     def admitted(self, key: str, left_s: float | None = None) -> Admitted:
-        """Return ``async with``'s form of ``enter`` and ``leave``."""
+        """Return ``async with``'s form of ``enter`` and ``leave``; its value are the seconds that it waited."""
         return Admitted(self, key, left_s)
 
     def try_enter(self, key: str) -> bool:
@@ -193,9 +193,13 @@ class Admitted:
         self._key = key
         self._left_s = left_s
 
-    async def __aenter__(self) -> None:
-        if not self._admission.try_enter(self._key):
-            await self._admission.enter(self._key, self._left_s)
+    async def __aenter__(self) -> float:
+        if self._admission.try_enter(self._key):
+            return 0.0
+        clock = asyncio.get_running_loop().time
+        begun = clock()
+        await self._admission.enter(self._key, self._left_s)
+        return clock() - begun
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -23,7 +23,9 @@ class Attempt:
     """Owns the upstream call and its lease; exactly one of ``done``, ``fail`` and ``cancel`` ends it.
 
     ``leave`` is the breaker's pass, ``new_prompt`` says that the deployment holds nothing of the prompt.
-    ``delivered`` is set by whoever hands the answer's bytes to the client.
+    ``delivered`` is set by whoever hands the answer's bytes to the client. ``chosen_at``, ``started_at`` (sent, once a
+    load was waited for), ``opened_at`` (the engine has answered with a head) and ``ended_at`` are ``loop.time()``, 0
+    as long as they are not reached.
     """
 
     __slots__ = (
@@ -35,12 +37,15 @@ class Attempt:
         "_unseen",
         "call",
         "candidate",
+        "chosen_at",
         "delivered",
         "ended_at",
         "engine",
+        "error",
         "exchange",
         "leave",
         "new_prompt",
+        "opened_at",
         "started_at",
         "was_cold",
     )
@@ -71,8 +76,10 @@ class Attempt:
         self.leave = leave
         self.was_cold = was_cold
         self.new_prompt = new_prompt
-        self.started_at = self._loop.time()
+        self.chosen_at = self.started_at = self._loop.time()
+        self.opened_at = 0.0
         self.ended_at = 0.0
+        self.error: EngineError | None = None
         self.delivered = False
 
     @property
@@ -97,6 +104,7 @@ class Attempt:
         if estimate is not None and not is_seen:
             self._unseen = UnseenProgress(self._lease, estimate, self.exchange.facts.expected_output)
         self._answer = await adapter.send(call)
+        self.opened_at = self._loop.time()
 
     def keep_events(self, kept: list[bytes]) -> None:
         """Leave there the events that a joined answer is made of; nothing of any other one."""
@@ -126,6 +134,7 @@ class Attempt:
 
     def fail(self, error: EngineError) -> None:
         """The engine failed or refused."""
+        self.error = error
         self._end()
         self._fleet.failed(self, error)
 

@@ -38,7 +38,7 @@ async def serve_cached(exchange: Exchange, ticket: Ticket, house: House, caching
     if terms.read and (entry := caching.stores.recall(ticket.names, terms.max_age_s)) is not None:
         await _replay(exchange, ticket, caching, entry, send)
         return
-    async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()):
+    async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()) as exchange.waited_s:
         if terms.read and (entry := caching.stores.recall(ticket.names, terms.max_age_s)) is not None:
             await _replay(exchange, ticket, caching, entry, send)  # answered while this one waited for its place
             return
@@ -63,14 +63,14 @@ async def _serve_embeddings(exchange: Exchange, ticket: Ticket, house: House, ca
     batch = batch_of(exchange, ticket, caching)
     if batch is None:
         exchange.cache_key = b""
-        async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()):
+        async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()) as exchange.waited_s:
             await serve(exchange, house.fleet, send, house.settings.server.keepalive_s)
         return
     batch.recall()
     if batch.knows_all():
         await _replay(exchange, ticket, caching, batch.entry(), send)
         return
-    async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()):
+    async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()) as exchange.waited_s:
         if ticket.terms.only:
             await batch.find()
             if not batch.knows_all():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import logging
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -21,8 +20,6 @@ from policies.types import Objective, Operation
 
 if TYPE_CHECKING:
     from gateway.house import House
-
-access_log = logging.getLogger("paceline.access")
 
 _PASSED_ON = (b"traceparent", b"tracestate", b"baggage")
 _MAX_ID = 128
@@ -55,7 +52,7 @@ class InferenceEndpoint:
             await _refuse(sent, request_id, stopping())
 
     async def _answer(
-        self, scope: Scope, headers: Mapping[bytes, bytes], request_id: str, receive: Receive, send: Send
+        self, scope: Scope, headers: Mapping[bytes, bytes], request_id: str, receive: Receive, send: _SendOnce
     ) -> None:
         house = self._house
         arrived_at = asyncio.get_running_loop().time()
@@ -82,7 +79,7 @@ class InferenceEndpoint:
         exchange = Exchange(request_id, arrived_at, incoming, wishes, (("x-request-id", request_id), *passed_on))
         await self._serve_until_left(exchange, receive, send)
 
-    async def _serve_until_left(self, exchange: Exchange, receive: Receive, send: Send) -> None:
+    async def _serve_until_left(self, exchange: Exchange, receive: Receive, send: _SendOnce) -> None:
         """Serve while watching the client; its leaving cancels everything at once."""
         house = self._house
         task = asyncio.current_task()
@@ -97,8 +94,11 @@ class InferenceEndpoint:
             elif exchange.wishes.terms.only:
                 raise not_kept(exchange)
             else:
-                async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()):
+                async with house.admission.admitted(exchange.wishes.caller, exchange.left_s()) as exchange.waited_s:
                     await serve(exchange, house.fleet, send, house.settings.server.keepalive_s)
+        except ApiError as error:
+            exchange.error = error
+            raise
         except asyncio.CancelledError:
             if not watch.left:
                 raise
@@ -106,42 +106,32 @@ class InferenceEndpoint:
         finally:
             watch.end()
             house.running.discard(task)
-            if house.settings.log.access:
-                log_access(exchange)
+            exchange.client_s = send.blocked_s
+            exchange.ended_at = asyncio.get_running_loop().time()
+            exchange.ended = exchange.ended or ("cancelled" if watch.left else "refused")
+            house.tell(exchange)
 
 
 class _SendOnce:
-    """An ASGI ``send`` that remembers whether a response has begun."""
+    """An ASGI ``send`` that remembers whether a response has begun, and for how long its client did not read."""
 
-    __slots__ = ("_send", "started")
+    __slots__ = ("_clock", "_send", "blocked_s", "started")
 
     def __init__(self, send: Send) -> None:
         self._send = send
+        self._clock = asyncio.get_running_loop().time
         self.started = False
+        self.blocked_s = 0.0
 
     async def __call__(self, message: Message) -> None:
         self.started = True
+        begun = self._clock()
         await self._send(message)
+        self.blocked_s += self._clock() - begun
 
 
 async def _refuse(send: Send, request_id: str, error: ApiError) -> None:
     await send_body(send, error.status, [(b"x-request-id", request_id.encode()), *error.headers], error.encode())
-
-
-def log_access(exchange: Exchange) -> None:
-    """Write one line about a request that has ended: never its text."""
-    deployment = exchange.deployment
-    access_log.info(
-        "%s %s model=%s caller=%s deployment=%s attempts=%d ended=%s after=%.3fs",
-        exchange.request_id,
-        exchange.incoming.operation,
-        exchange.incoming.model,
-        exchange.wishes.caller or "-",
-        deployment.id if deployment else "-",
-        exchange.attempts,
-        exchange.ended or "refused",
-        asyncio.get_running_loop().time() - exchange.arrived_at,
-    )
 
 
 def _text(headers: Mapping[bytes, bytes], name: bytes) -> str:

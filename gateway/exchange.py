@@ -5,12 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING, Protocol
 
 from cache.rules import USUAL, Terms
 from gateway.client import Header
+from gateway.errors import ApiError
 from gateway.incoming import Incoming
 from policies.types import Decision, Deployment, Estimate, Objective, RequestFacts
 from policies.value import value
+
+if TYPE_CHECKING:
+    from gateway.attempt import Attempt
 
 
 @value
@@ -63,6 +68,17 @@ class Exchange:
     """Whose answer it is, where this request called no engine."""
     ended: str = ""
     """``done``, ``cancelled``, ``failed`` or ``refused``, once it has ended."""
+    ended_at: float = 0.0
+    tries: list[Attempt] = field(default_factory=list)
+    """All attempts, in their order; each has its own beginning, end and error."""
+    error: ApiError | None = None
+    """What the client was told instead of an answer, before any byte of one."""
+    waited_s: float = 0.0
+    """Seconds until there was a place for it in this gateway."""
+    lookup_s: float = 0.0
+    """Seconds that the shared cache was asked for."""
+    client_s: float = 0.0
+    """Seconds during which its client did not read what had come."""
 
     def left_s(self) -> float | None:
         """Seconds until the client's deadline, less than 0 when it has passed; ``None`` without one."""
@@ -103,6 +119,13 @@ class Exchange:
         if self.first_token_at is not None:
             line += b", ttft;dur=%.1f" % ((self.first_token_at - self.routed_at) * 1000)
         return line + b", upstream;dur=%.1f" % ((now - self.routed_at) * 1000)
+
+
+class Witness(Protocol):
+    """One who is told of each request once, at its end: a log, a trace, an experiment."""
+
+    def ended(self, exchange: Exchange) -> None:
+        """A request has ended, whatever became of it. Quick, and never waits."""
 
 
 @lru_cache(1024)

@@ -317,7 +317,9 @@ class Fleet:
             headers=exchange.upstream_headers,
         )
         new_prompt = bool(facts.prefix) and not candidate.cached_tokens
-        return Attempt(self, engine, exchange, candidate, call, lease, leave, was_cold=cold, new_prompt=new_prompt)
+        attempt = Attempt(self, engine, exchange, candidate, call, lease, leave, was_cold=cold, new_prompt=new_prompt)
+        exchange.tries.append(attempt)
+        return attempt
 
     def may_retry(self, error: EngineError) -> bool:
         """Whether another candidate may be tried after this failure: a refusal always, a fault within the budget."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from adapters.base import Outcome
 from cache.breaker import StoreError
 from cache.flight import Flight
@@ -56,11 +58,14 @@ class Call:
         Returns ``None`` when that is done, else the name under which we hold the lease, ``""`` without one.
         """
         ticket, replicas = self._ticket, self._replicas
+        clock = asyncio.get_running_loop().time
         for _ in range(_MOST_LEADERS):
             holder = replicas.new_holder() if replicas is not None else ""
+            begun = clock()
             answered = await self._caching.stores.find(
                 ticket.names, max_age_s=ticket.terms.max_age_s, lease=self._lease, holder=holder
             )
+            self._exchange.lookup_s += clock() - begun
             if answered.entry is not None:
                 flight.take_off(answered.entry)
                 return None

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Mapping
 
 from cache.rules import Mode
+from gateway.access_log import AccessLog
 from gateway.admission import Admission
 from gateway.assembly import Assembly
 from gateway.caching import Caching
 from gateway.client import Scope
+from gateway.exchange import Exchange, Witness
 from gateway.fleet import Fleet
 from gateway.keys import Caller, Door
 from gateway.measuring import Measuring
@@ -34,6 +36,8 @@ class House:
         self.admission = Admission(settings.limits, settings.auth.keys)
         self.fleet = Fleet(settings.routing, settings.models)
         self.caching = Caching(settings, self.fleet) if serves and _caches(settings) else None
+        self.witnesses: list[Witness] = [AccessLog()] if settings.log.access else []
+        """Who is told of each request at its end, in this order."""
         self.running: set[asyncio.Task[object]] = set()
         """The tasks that answer inference requests now."""
         self._assembly = Assembly(settings, self.fleet)
@@ -84,6 +88,15 @@ class House:
     def let_in(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Caller:
         """Return who calls. Raises ``ApiError`` (401 or 403)."""
         return self.door.let_in(scope, headers)
+
+    def tell(self, exchange: Exchange) -> None:
+        """Tell all witnesses of a request that has ended. What is wrong with one of them is no request's fault."""
+        for witness in self.witnesses:
+            try:
+                witness.ended(exchange)
+            except Exception:
+                self.witnesses = [each for each in self.witnesses if each is not witness]
+                logger.exception("%s failed and is told of no request any more", type(witness).__name__)
 
     def end_running(self) -> None:
         """End what still runs: streams with an error event, other requests with a 503."""
