@@ -14,11 +14,12 @@ number of neighbours, and it never falls when neighbours or work are added, whic
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from operator import mul
+from math import exp, log
 from statistics import median
 from typing import Any, NamedTuple
 
 from policies.curve import Curve
+from policies.progress import Situation, sensitivity, situations, speed
 from policies.types import BatchSample, Hardware, PairSample, Usual
 
 KINDS = ("same_decoding", "same_prefilling", "other_decoding", "other_prefilling")
@@ -35,7 +36,9 @@ pair is measured."""
 _MOST_EXCESS = 60.0
 _RATE = 0.2
 _OUTLIER = 0.5
-"""Relative errors count up to this size."""
+"""Errors (of the logarithm) count up to this size."""
+_LITTLE_SAID = 0.02
+"""What keeps a request that hardly met a kind of neighbour from moving that kind's excess far."""
 _BENT = 2.0
 """How far TPOT(batch) may be from a straight line: with less of it, noise in a small excess would pass for a shape."""
 _LEAST_SHARE = 0.25
@@ -130,48 +133,36 @@ class Contention:
         return others if self._batch is None else self._batch.at(others)
 
     def factor(self, phase: str, neighbours: Mapping[str, float]) -> float:
-        """Return how much longer a phase (``"prefill"``, ``"decode"``) takes beside mean numbers of neighbours.
-
-        A mean below one is taken as one neighbour for that share of the time: progress then has two speeds.
-        """
-        share, excess = self._while_active(phase, neighbours)
-        return 1.0 / ((1.0 - share) + share / (1.0 + excess))
+        """Return how much longer a phase (``"prefill"``, ``"decode"``) takes beside mean numbers of neighbours."""
+        return 1.0 / speed(self._beside(phase, neighbours), self._excess(phase))
 
     def learn(self, phase: str, neighbours: Mapping[str, float], actual_factor: float) -> None:
-        """Correct a phase's excess by what a request showed: normalised least mean squares, outliers clipped.
+        """Correct a phase's excess by what a request showed: normalised least mean squares of the logarithm of
+        (1 + excess), outliers clipped.
 
         Requests that were alone for most of the time say too little.
         """
-        share, expected = self._while_active(phase, neighbours)
-        if share < _LEAST_SHARE or actual_factor <= 0.0:
+        beside = self._beside(phase, neighbours)
+        if sum(share for share, active in beside if any(active)) < _LEAST_SHARE or actual_factor <= 0.0:
             return
-        speed = 1.0 / actual_factor - (1.0 - share)
-        shown = share / speed - 1.0 if speed > 0.0 else _MOST_EXCESS
-        error = max(-_OUTLIER, min(_OUTLIER, (shown - expected) / (1.0 + expected))) * (1.0 + expected)
-        beside = self._weights(phase, neighbours, share)
-        power = sum(n * n for n in beside)
-        if power == 0.0:
-            return
-        excess = self._prefill if phase == "prefill" else self._decode
-        for i, n in enumerate(beside):
-            excess[i] = _limit(excess[i] + _RATE * share * error * n / power)
+        excess = self._excess(phase)
+        error = max(-_OUTLIER, min(_OUTLIER, log(actual_factor * speed(beside, excess))))
+        says = sensitivity(beside, excess)
+        step = _RATE * error / (_LITTLE_SAID + sum(part * part for part in says))
+        for kind, part in enumerate(says):
+            excess[kind] = _limit((1.0 + excess[kind]) * exp(step * part) - 1.0)
         self._laws = _laws(self._prefill, self._decode)
         self._next = None
 
-    def _while_active(self, phase: str, neighbours: Mapping[str, float]) -> tuple[float, float]:
-        """Return the share of the time with neighbours, and the excess during that time."""
-        excess = self._prefill if phase == "prefill" else self._decode
-        share = min(1.0, sum(neighbours.get(kind, 0.0) for kind in KINDS))
-        if share <= 0.0:
-            return 0.0, 0.0
-        return share, sum(map(mul, excess, self._weights(phase, neighbours, share)))
+    def _excess(self, phase: str) -> list[float]:
+        return self._prefill if phase == "prefill" else self._decode
 
-    def _weights(self, phase: str, neighbours: Mapping[str, float], share: float) -> list[float]:
-        """Return what multiplies each kind's excess while neighbours are active."""
-        beside = [neighbours.get(kind, 0.0) / share for kind in KINDS]
-        if phase == "decode":
-            beside[0] = self._in_batch(beside[0])
-        return beside
+    def _beside(self, phase: str, neighbours: Mapping[str, float]) -> list[Situation]:
+        """Return who is active when; decodes in the same batch by what they weigh together."""
+        found = situations([neighbours.get(kind, 0.0) for kind in KINDS])
+        if self._batch is None or phase == "prefill":
+            return found
+        return [Situation(share, (self._in_batch(active[0]), *active[1:])) for share, active in found]
 
     def effects(
         self, own: Beside, later: float, beside: Beside, queue_s: float, prefill_s: float, decode_s: float
@@ -217,8 +208,7 @@ class Contention:
         decoding, prefilling = 0.5 * usual.decoding, 0.5 * usual.prefilling
         later = decoding + prefilling
         writes, reads = self._laws[0], self._laws[1]
-        lost = min(self._in_batch(later) * writes.decode, later * writes.in_decode)
-        lost += min(prefilling * reads.decode, later * reads.in_decode)
+        lost = self.factor("decode", {KINDS[0]: decoding, KINDS[1]: prefilling}) - 1.0
         by_prefill = decoding * writes.most_to_prefill + prefilling * reads.most_to_prefill
         by_decode = min(decoding * writes.most_to_decode, later * writes.to_decode)
         by_decode += min(prefilling * reads.most_to_decode, later * reads.to_decode)
