@@ -17,6 +17,7 @@ from gateway.fleet import Fleet
 from gateway.keys import Caller, Door
 from gateway.measuring import Measuring
 from gateway.settings import Settings
+from gateway.telemetry.telemetry import Telemetry
 from gateway.verdicts import Verdicts
 from measure.async_store import AsyncStore
 from measure.place import records_in
@@ -36,10 +37,15 @@ class House:
         self.admission = Admission(settings.limits, settings.auth.keys)
         self.fleet = Fleet(settings.routing, settings.models)
         self.caching = Caching(settings, self.fleet) if serves and _caches(settings) else None
-        self.witnesses: list[Witness] = [AccessLog()] if settings.log.access else []
+        self.telemetry = Telemetry(settings.telemetry, self, sends=serves)
+        self.witnesses: list[Witness] = [AccessLog(settings.log.access_share)] if settings.log.access else []
         """Who is told of each request at its end, in this order."""
+        if self.telemetry.watches:
+            self.witnesses.append(self.telemetry)
         self.running: set[asyncio.Task[object]] = set()
         """The tasks that answer inference requests now."""
+        self.stop_begun = asyncio.Event()
+        """Set as soon as a stop is asked for: whoever only watches leaves then."""
         self._assembly = Assembly(settings, self.fleet)
         self._store: AsyncStore | None = None
         self.measuring: Measuring | None = None
@@ -57,6 +63,7 @@ class House:
         if self.caching is not None:
             self.caching.open()
         self._assembly.start()
+        self.telemetry.start()
 
     def start_is_over(self) -> None:
         """This process has imported everything, so that measurements may begin."""
@@ -70,6 +77,7 @@ class House:
     async def aclose(self) -> None:
         """Stop everything, the engines that are ours included, and save what was learned."""
         await self._assembly.aclose()
+        await self.telemetry.aclose()
         if self.caching is not None:
             await self.caching.aclose()
         if self.measuring is not None:
@@ -79,6 +87,12 @@ class House:
         await self.fleet.aclose()
         if self._store is not None:
             await self._store.aclose()
+
+    @property
+    def store(self) -> AsyncStore:
+        """The records. There are none before ``start``."""
+        assert self._store is not None
+        return self._store
 
     @property
     def stopping(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,11 @@ from gateway import __version__
 from gateway.admin import admin_router
 from gateway.errors import ApiError, no_such_model
 from gateway.house import House
+from gateway.keys import require_admin
 from gateway.models_api import model_entry, model_list
 from gateway.openapi import inference_paths
+from gateway.telemetry.prometheus import page
+from gateway.ui import ui_router
 
 DESCRIPTION = """One endpoint in front of the engines on this machine. Each request goes to the deployment that will
 finish it first, at the precision that was asked for; response headers say which, and why."""
@@ -41,6 +45,7 @@ def build_pages(house: House) -> Pages:
     app = Pages(title="Paceline", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     _add_routes(app, house)
     app.include_router(admin_router(house))
+    app.include_router(ui_router(house))
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     app.add_exception_handler(RequestValidationError, _on_invalid)
@@ -62,6 +67,14 @@ def _add_routes(app: FastAPI, house: House) -> None:
     async def ready() -> JSONResponse:
         serving = sorted(deployment.id for deployment in fleet.deployments if fleet.serves(deployment))
         return JSONResponse({"ready": bool(serving), "deployments": serving}, status_code=200 if serving else 503)
+
+    @app.get("/metrics", tags=["state"], summary="All metrics, for Prometheus; for an admin key where there are keys")
+    async def metrics(request: Request) -> Response:
+        require_admin(house.let_in(request.scope, dict(request.scope["headers"])))
+        if not house.settings.telemetry.metrics:
+            raise ApiError(404, "There are no metrics here: telemetry.metrics is off.")
+        body, content_type = await asyncio.to_thread(page, house.telemetry.families(), request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
 
     @app.get("/v1/models", tags=["models"], summary="The models, each with precisions, context and capabilities")
     async def models(request: Request) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening at once; what still runs after ``graceful_stop_s`` is ended."""
+        self._house.stop_begun.set()
         loop = asyncio.get_running_loop()
         timer = loop.call_later(self._house.settings.server.graceful_stop_s, self._house.end_running)
         try:

@@ -51,6 +51,9 @@ class AsyncStore:
     ) -> list[Record]:
         return await self._run(lambda: self._store.records(fingerprint, kind=kind, limit=limit))
 
+    async def imported(self) -> list[Record]:
+        return await self._run(self._store.imported)
+
     async def latest(self, fingerprint: str) -> list[Record]:
         return await self._run(lambda: self._store.latest(fingerprint))
 

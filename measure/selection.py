@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from typing import NamedTuple
 
 from measure.record_fields import FIELDS, IDENTITY_DIGITS, MEANT, Field, Test, identity
-from measure.records import Record
+from measure.records import Kind, Record
 
 _SHORTEST_IDENTITY = 4
 _NAMES_SHOWN = 6
@@ -67,6 +67,12 @@ class Selection:
         if not found:
             raise self._nothing(records)
         return found
+
+    def alone(self, records: Sequence[Record]) -> list[Record]:
+        """Return as ``of`` does, less those made beside a neighbour, unless it asks for them or finds nothing else."""
+        found = self.of(records)
+        without = [record for record in found if record.kind is not Kind.PAIR]
+        return found if self.names("kind") or not without else without
 
     def _nothing(self, records: Sequence[Record]) -> SelectionError:
         if not records:

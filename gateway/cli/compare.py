@@ -13,8 +13,6 @@ from gateway.cli.selections import HELP, selecting
 
 if TYPE_CHECKING:
     from measure.compare_variables import NotComparable
-    from measure.records import Record
-    from measure.selection import Selection
 
 
 def compare(
@@ -47,7 +45,7 @@ def compare(
         selections = [Selection.parse(before), Selection.parse(after)]
         with record_store(config) as store:
             records = all_records(store)
-        sides = [_side(selection, records) for selection in selections]
+        sides = [selection.alone(records) for selection in selections]
     try:
         made = compared(*sides, allow=_names(allow), history=records)
     except NotComparable as refusal:
@@ -64,15 +62,6 @@ def compare(
     write(f"\n{comparison_page(made)}")
     for path in files:
         write(f"\n{path} is written")
-
-
-def _side(selection: Selection, records: list[Record]) -> list[Record]:
-    """The selected records; those made beside a neighbour only where the selection asks for them."""
-    from measure.records import Kind
-
-    found = selection.of(records)
-    alone = [record for record in found if record.kind is not Kind.PAIR]
-    return found if selection.names("kind") or not alone else alone
 
 
 def _names(allow: list[str] | None) -> list[str]:

@@ -14,6 +14,7 @@ from measure.quality.pairs import Pair, pair_up
 from measure.quality.prompts import Prompt
 from measure.quality.reply import Reply
 from measure.quality.verdict import QualityVerdict, baseline_of, judge, means_of, notes_of, scores_of
+from measure.quality.worst import kept_pairs
 from measure.records import paceline_version
 from policies.types import Capability, Deployment, Quality
 
@@ -111,4 +112,5 @@ def _verdict(
         scores=scores_of(pairs),
         means=means_of(pairs),
         notes=notes_of(pairs),
+        worst=kept_pairs(pairs),
     )

@@ -9,13 +9,11 @@ from collections.abc import Iterable, Sequence
 from measure.quality.pairs import Pair
 from measure.quality.regression import Examined
 from measure.quality.verdict import QualityVerdict
-from measure.quality.worst import remarks, worst_pairs
+from measure.quality.worst import prompt_text, remarks, worst_pairs
 from policies.types import Quality
 
 Rows = Sequence[Sequence[str]]
 
-LONGEST_TEXT = 1500
-"""Longer prompts are shown with their middle left out."""
 _METHOD = (
     "Both deployments were sent the same prompts, greedily, one after the other. A candidate passes when no interval "
     "(95 % confidence at each end) reaches beyond what is tolerated."
@@ -104,7 +102,7 @@ def _means(verdict: QualityVerdict) -> str:
 
 
 def _md_pair(pair: Pair, verdict: QualityVerdict) -> str:
-    prompt = _fenced(_shortened(_chat(pair)))
+    prompt = _fenced(prompt_text(pair))
     said = "; ".join(remarks(pair))
     sides = ((verdict.baseline.deployment, pair.baseline.written), (verdict.deployment, pair.candidate.written))
     answers = "\n\n".join(f"{_md(name)}:\n\n{_fenced(text)}" for name, text in sides)
@@ -121,20 +119,8 @@ def _html_pair(pair: Pair, verdict: QualityVerdict) -> str:
     )
     return (
         f"<h3>{html.escape(pair.prompt.id)}</h3><p>{html.escape('; '.join(remarks(pair)))}</p>"
-        f'<pre>{html.escape(_shortened(_chat(pair)))}</pre><div class="pair">{answers}</div>'
+        f'<pre>{html.escape(prompt_text(pair))}</pre><div class="pair">{answers}</div>'
     )
-
-
-def _chat(pair: Pair) -> str:
-    messages = pair.prompt.messages
-    if len(messages) == 1:
-        return messages[0]["content"]
-    return "\n".join(f"{message['role']}: {message['content']}" for message in messages)
-
-
-def _shortened(text: str) -> str:
-    half = LONGEST_TEXT // 2
-    return text if len(text) <= LONGEST_TEXT else f"{text[:half]}\n[…]\n{text[-half:]}"
 
 
 def _md_table(head: Sequence[str], rows: Rows) -> str:

@@ -11,6 +11,7 @@ import msgspec
 
 from measure.quality.measures import Measure, measures_of
 from measure.quality.pairs import Pair
+from measure.quality.worst import WorstPair
 from policies.types import Deployment, Precision, Quality
 
 LEAST_PAIRS = 30
@@ -76,6 +77,8 @@ class QualityVerdict:
     scores: tuple[Score, ...] = ()
     means: Means | None = None
     notes: tuple[str, ...] = ()
+    worst: tuple[WorstPair, ...] = ()
+    """The pairs that a person should look at first."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values only, as JSON has them."""

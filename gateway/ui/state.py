@@ -1,0 +1,50 @@
+"""What goes on at this moment, for the dashboard: the places for requests, the deployments, the cache."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gateway import __version__
+from gateway.house import House
+from gateway.report import fleet_report
+
+_SHOWN = (
+    "id",
+    "model",
+    "engine",
+    "engine_label",
+    "endpoint",
+    "precision",
+    "scheme",
+    "state",
+    "note",
+    "slots",
+    "inflight",
+    "quality",
+    "stable",
+    "hardware",
+    "measured",
+    "predictions",
+)
+
+
+def state(house: House, finished: int) -> dict[str, Any]:
+    """Return the state; ``finished`` requests have ended since the start. ``at`` is seconds since the epoch."""
+    admission, limits, fleet = house.admission, house.settings.limits, house.fleet
+    foreign = {engine.name: engine.foreign_running + engine.foreign_waiting for engine in fleet.engines}
+    return {
+        "at": round(time.time(), 3),
+        "version": __version__,
+        "running": admission.running,
+        "places": limits.max_concurrent,
+        "waiting": admission.waiting,
+        "queue": limits.queue,
+        "finished": finished,
+        "measuring": house.measuring.state() if house.measuring is not None else None,
+        "cache": house.caching.stores.statistics.total() if house.caching is not None else None,
+        "deployments": [
+            {name: entry[name] for name in _SHOWN if name in entry} | {"foreign": foreign.get(entry["endpoint"], 0)}
+            for entry in fleet_report(fleet)
+        ],
+    }
