@@ -24,6 +24,8 @@ class Flight:
     def __init__(self, on_closed: Callable[[Flight], None], most_bytes: int = MOST_BYTES) -> None:
         self.head: Head | Entry | None = None
         """An entry stands for the whole answer: then there are no pieces."""
+        self.begun_by: object = None
+        """What its beginner leaves there for those who join it later."""
         self.done = False
         self.joined = 0
         """How many readers there have been."""

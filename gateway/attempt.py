@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 class Attempt:
     """Owns the upstream call and its lease; exactly one of ``done``, ``fail`` and ``cancel`` ends it.
 
-    ``leave`` is the breaker's pass, ``new_prompt`` says that the deployment holds nothing of the prompt.
+    ``leave`` is the breaker's pass, ``new_prompt`` says that the deployment holds nothing of the prompt, ``span_id`` is
+    what the engine was told as its caller where traces are made.
     ``delivered`` is set by whoever hands the answer's bytes to the client. ``chosen_at``, ``started_at`` (sent, once a
     load was waited for), ``opened_at`` (the engine has answered with a head) and ``ended_at`` are ``loop.time()``, 0
     as long as they are not reached.
@@ -46,6 +47,7 @@ class Attempt:
         "leave",
         "new_prompt",
         "opened_at",
+        "span_id",
         "started_at",
         "was_cold",
     )
@@ -62,6 +64,7 @@ class Attempt:
         *,
         was_cold: bool,
         new_prompt: bool,
+        span_id: str = "",
     ) -> None:
         self._fleet = fleet
         self._loop = asyncio.get_running_loop()
@@ -76,6 +79,7 @@ class Attempt:
         self.leave = leave
         self.was_cold = was_cold
         self.new_prompt = new_prompt
+        self.span_id = span_id
         self.chosen_at = self.started_at = self._loop.time()
         self.opened_at = 0.0
         self.ended_at = 0.0

@@ -24,6 +24,11 @@ class Breakers:
         self._breakers = {each.id: self._breakers.get(each.id) or Breaker() for each in deployments}
         self.tripped &= self._breakers.keys()
 
+    def state(self, deployment_id: str) -> State:
+        """Return a breaker's state; closed where there is none."""
+        breaker = self._breakers.get(deployment_id)
+        return State.CLOSED if breaker is None else breaker.state
+
     def allow(self, deployment_id: str, now: float) -> bool:
         """Return whether a deployment may be asked."""
         return deployment_id not in self.tripped or self._breakers[deployment_id].allows(now)

@@ -19,6 +19,7 @@ from gateway.flying import Call
 from gateway.pipeline import collect_body, serve, write_stream
 from gateway.refusal import stopping
 from gateway.replay import as_body, as_events, joined, renamed, without_usage
+from gateway.telemetry.trace import Trace
 from policies.types import Operation
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ async def _serve_embeddings(exchange: Exchange, ticket: Ticket, house: House, ca
             reader = _join(exchange, ticket, caching, flight)
         else:
             exchange.cache = b"miss"
-            reader = flights.begin(name if is_shared else object(), lambda each: batch.drive(each, house.fleet))[1]
+            flight, reader = flights.begin(name if is_shared else object(), lambda each: batch.drive(each, house.fleet))
+            flight.begun_by = exchange.trace
         with reader:
             await _serve_whole(exchange, ticket, caching, reader, send)
     exchange.ended = "done"
@@ -114,12 +116,16 @@ def _board(exchange: Exchange, ticket: Ticket, house: House, caching: Caching) -
     if incoming.stream:
         exchange.incoming = replace(incoming, include_usage=True)
     call = Call(exchange, ticket, house.fleet, caching, is_shared=is_shared)
-    return flights.begin((name, incoming.stream) if is_shared else object(), call.drive)[1]
+    flight, reader = flights.begin((name, incoming.stream) if is_shared else object(), call.drive)
+    flight.begun_by = exchange.trace
+    return reader
 
 
 def _join(exchange: Exchange, ticket: Ticket, caching: Caching, flight: Flight) -> Reader:
     exchange.cache = b"coalesced"
     caching.counts(ticket).coalesced += 1
+    if isinstance(flight.begun_by, Trace):
+        exchange.leader = flight.begun_by
     return flight.join()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import secrets
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,8 @@ from policies.types import Objective, Operation
 if TYPE_CHECKING:
     from gateway.house import House
 
-_PASSED_ON = (b"traceparent", b"tracestate", b"baggage")
+_TRACE_CONTEXT = (b"tracestate", b"baggage")
+_PASSED_ON = (b"traceparent", *_TRACE_CONTEXT)
 _MAX_ID = 128
 _ID_PREFIX = secrets.token_hex(8)
 """One draw a process: asking the system for randomness costs more than routing does."""
@@ -66,6 +68,7 @@ class InferenceEndpoint:
             raise ApiError(
                 413, f"the body is larger than {limit} bytes (server.max_body_bytes)", code="body_too_large"
             ) from None
+        read_at, came_at = asyncio.get_running_loop().time(), time.monotonic()
         incoming = read_request(self._operation, data)
         wishes = Wishes(
             caller.name,
@@ -75,8 +78,13 @@ class InferenceEndpoint:
             _terms(headers),
             headers.get(b"x-paceline-cache-pace") == b"recorded",
         )
-        passed_on = tuple((name.decode(), _text(headers, name)) for name in _PASSED_ON if name in headers)
+        trace = house.telemetry.begin(request_id, headers)
+        names = _PASSED_ON if trace is None else _TRACE_CONTEXT  # a call to an engine has a parent of its own then
+        passed_on = tuple((name.decode(), _text(headers, name)) for name in names if name in headers)
         exchange = Exchange(request_id, arrived_at, incoming, wishes, (("x-request-id", request_id), *passed_on))
+        exchange.trace = trace
+        exchange.read_s, exchange.read_at = read_at - arrived_at, came_at
+        send.keep(house.telemetry.content_limit)
         await self._serve_until_left(exchange, receive, send)
 
     async def _serve_until_left(self, exchange: Exchange, receive: Receive, send: _SendOnce) -> None:
@@ -107,27 +115,39 @@ class InferenceEndpoint:
             watch.end()
             house.running.discard(task)
             exchange.client_s = send.blocked_s
+            exchange.said = bytes(send.kept)
             exchange.ended_at = asyncio.get_running_loop().time()
             exchange.ended = exchange.ended or ("cancelled" if watch.left else "refused")
             house.tell(exchange)
 
 
 class _SendOnce:
-    """An ASGI ``send`` that remembers whether a response has begun, and for how long its client did not read."""
+    """An ASGI ``send`` that remembers whether a response has begun, and for how long its client did not read.
 
-    __slots__ = ("_clock", "_send", "blocked_s", "started")
+    ``kept`` is the beginning of the answer, as much of it as ``keep`` was told.
+    """
+
+    __slots__ = ("_clock", "_limit", "_send", "blocked_s", "kept", "started")
 
     def __init__(self, send: Send) -> None:
         self._send = send
         self._clock = asyncio.get_running_loop().time
         self.started = False
         self.blocked_s = 0.0
+        self.kept = bytearray()
+        self._limit = 0
+
+    def keep(self, limit: int) -> None:
+        """Keep the first ``limit`` bytes of what is sent from now on."""
+        self._limit = limit
 
     async def __call__(self, message: Message) -> None:
         self.started = True
         begun = self._clock()
         await self._send(message)
         self.blocked_s += self._clock() - begun
+        if self._limit and len(self.kept) < self._limit:
+            self.kept += message.get("body", b"")[: self._limit - len(self.kept)]
 
 
 async def _refuse(send: Send, request_id: str, error: ApiError) -> None:

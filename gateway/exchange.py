@@ -16,6 +16,7 @@ from policies.value import value
 
 if TYPE_CHECKING:
     from gateway.attempt import Attempt
+    from gateway.telemetry.trace import Trace
 
 
 @value
@@ -79,6 +80,18 @@ class Exchange:
     """Seconds that the shared cache was asked for."""
     client_s: float = 0.0
     """Seconds during which its client did not read what had come."""
+    read_s: float = 0.0
+    """Seconds until all of it had come."""
+    read_at: float = 0.0
+    """When all of it had come, on ``time.monotonic``, which is finer than the loop's clock."""
+    own_s: float = 0.0
+    """Seconds of this gateway's own until it was first sent to an engine: reading, cache, routing, no waiting."""
+    trace: Trace | None = None
+    """Its place in a trace, where traces are made."""
+    leader: Trace | None = None
+    """The place of the request whose call it shares, where that is another one's."""
+    said: bytes = b""
+    """The beginning of what the client was sent, where prompts and answers are recorded."""
 
     def left_s(self) -> float | None:
         """Seconds until the client's deadline, less than 0 when it has passed; ``None`` without one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
@@ -19,6 +20,7 @@ from gateway.learned import Learned
 from gateway.settings import ModelSettings, RoutingSettings
 from measure.traffic import Traffic
 from measure.verdicts import Verdict, standings
+from policies.breaker import State
 from policies.ledger import Ledger
 from policies.retry import RetryBudget
 from policies.route import route
@@ -154,6 +156,10 @@ class Fleet:
         """Split a name into the logical model, aliases resolved, and the selector."""
         model, selector = resolve_model(name, self._of_model.keys() | self._aliases.keys())
         return self._aliases.get(model, model), selector
+
+    def breaker_of(self, deployment: Deployment) -> State:
+        """Return the state of a deployment's breaker."""
+        return self._breakers.state(deployment.id)
 
     def deployments_of(self, name: str) -> tuple[Deployment, ...]:
         """Return the deployments of a logical name or an alias."""
@@ -295,6 +301,8 @@ class Fleet:
         exchange.attempts += 1
         if exchange.attempts == 1:
             self._budget.request(now)
+            if exchange.read_at:
+                exchange.own_s = time.monotonic() - exchange.read_at - exchange.waited_s - exchange.lookup_s
         self._last_used[facts.model] = deployment.id
         self.traffic_on(deployment.hardware).begin()
         lease = self._ledger.open(
@@ -304,6 +312,9 @@ class Fleet:
             context_tokens=facts.prompt_tokens,
             now=now,
         )
+        span_id, headers = "", exchange.upstream_headers
+        if exchange.trace is not None:
+            span_id, headers = exchange.trace.call(headers)
         call = Call(
             operation=incoming.operation,
             body=incoming.body,
@@ -314,10 +325,21 @@ class Fleet:
             prompt_tokens=facts.prompt_tokens,
             max_output=incoming.max_output,
             context=deployment.context,
-            headers=exchange.upstream_headers,
+            headers=headers,
         )
         new_prompt = bool(facts.prefix) and not candidate.cached_tokens
-        attempt = Attempt(self, engine, exchange, candidate, call, lease, leave, was_cold=cold, new_prompt=new_prompt)
+        attempt = Attempt(
+            self,
+            engine,
+            exchange,
+            candidate,
+            call,
+            lease,
+            leave,
+            was_cold=cold,
+            new_prompt=new_prompt,
+            span_id=span_id,
+        )
         exchange.tries.append(attempt)
         return attempt
 

@@ -10,12 +10,13 @@ from typing import TextIO
 
 from gateway.redaction import redact
 from gateway.settings_parts import LogFormat, LogLevel, LogSettings
+from gateway.telemetry.current import CURRENT
 
 _OWN_LOGGER = "paceline"
 
 
 class TextFormatter(logging.Formatter):
-    """Time, level and message on one line, for people; a traceback below it."""
+    """Time, level and message on one line, for people, with the request that it is about; a traceback below it."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
@@ -24,9 +25,22 @@ class TextFormatter(logging.Formatter):
         """Return the line without secrets."""
         return redact(super().format(record))
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
+        """Return the line without the traceback."""
+        line = super().formatMessage(record)
+        current = CURRENT.get()
+        if current is None:
+            return line
+        if current.request_id not in record.message:
+            line += f" request={current.request_id}"
+        return f"{line} trace={current.trace_id}" if current.trace_id else line
+
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time (UTC), level, logger, message and, where there is one, the exception."""
+    """One JSON object a line: time (UTC), level, logger, message; the request's and its trace's id, and the exception.
+
+    The last three only where there are any.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line without secrets."""
@@ -36,6 +50,10 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": redact(record.getMessage()),
         }
+        if (current := CURRENT.get()) is not None:
+            line["request_id"] = current.request_id
+            if current.trace_id:
+                line["trace_id"] = current.trace_id
         if record.exc_info:
             line["exception"] = redact(self.formatException(record.exc_info))
         return json.dumps(line, ensure_ascii=False)

@@ -73,7 +73,8 @@ def _add_routes(app: FastAPI, house: House) -> None:
         require_admin(house.let_in(request.scope, dict(request.scope["headers"])))
         if not house.settings.telemetry.metrics:
             raise ApiError(404, "There are no metrics here: telemetry.metrics is off.")
-        body, content_type = await asyncio.to_thread(page, house.telemetry.families(), request.headers.get("accept", ""))
+        accept = request.headers.get("accept", "")
+        body, content_type = await asyncio.to_thread(page, house.telemetry.families(), accept)
         return Response(body, headers={"content-type": content_type})
 
     @app.get("/v1/models", tags=["models"], summary="The models, each with precisions, context and capabilities")

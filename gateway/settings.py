@@ -29,6 +29,7 @@ from gateway.settings_parts import (
     RoutingSettings,
     ServerSettings,
 )
+from gateway.settings_telemetry import TelemetrySettings
 from measure.place import data_folder
 
 __all__ = [
@@ -86,6 +87,7 @@ class Settings(BaseSettings):
         examples=["~/.local/share/paceline"],
     )
     log: LogSettings = Field(default=LogSettings(), description="What is written to standard error.")
+    telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="Traces and metrics.")
 
     _path: Path | None = PrivateAttr(None)
 

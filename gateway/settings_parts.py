@@ -222,3 +222,6 @@ class LogSettings(Group):
         examples=["json"],
     )
     access: bool = Field(default=False, description="One line per request.", examples=[True])
+    access_share: float = Field(
+        default=1.0, ge=0, le=1, description="Share of the requests that went well with a line.", examples=[0.01]
+    )
