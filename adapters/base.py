@@ -174,6 +174,8 @@ class Adapter(ABC):
     always_stream: ClassVar[bool] = True
     """Ask for a stream also when the client does not: most engines notice a leaving client only so, and only so is the
     first token seen. One that notices it in any case may pass its one body through, at a fraction of the cost."""
+    lingers_s: ClassVar[float] = 0.0
+    """Seconds for which the engine keeps a core busy after its last answer, waiting for the next request."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint

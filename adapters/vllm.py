@@ -50,6 +50,7 @@ class VllmAdapter(OpenAIAdapter):
     """One vLLM server: usually one model, whose requests share a batch that grows as they come."""
 
     always_stream: ClassVar[bool] = False  # a leaving client is noticed at once, streaming or not
+    lingers_s: ClassVar[float] = 1.0  # its worker asks in a loop whether there is more (seen with 0.32)
     kind = "vllm"
     label = "vLLM"
 

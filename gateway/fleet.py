@@ -17,6 +17,7 @@ from gateway.engine import Engine
 from gateway.exchange import Exchange, Wishes
 from gateway.incoming import IMAGE_TOKENS, Incoming
 from gateway.learned import Learned
+from gateway.lingering import Lingering
 from gateway.settings import ModelSettings, RoutingSettings
 from measure.traffic import Traffic
 from measure.verdicts import Verdict, standings
@@ -62,6 +63,7 @@ class Fleet:
         self._ledger = Ledger()
         self._breakers = Breakers()
         self._busy_until: dict[str, float] = {}
+        self._lingering = Lingering(self._ledger)
         self._last_used: dict[str, str] = {}
         self._traffic: dict[str, Traffic] = {}
         self._counts = TokenCounts()
@@ -137,6 +139,7 @@ class Fleet:
 
     async def aclose(self) -> None:
         """Stop all engines at once."""
+        self._lingering.close()
         await asyncio.gather(*(engine.aclose() for engine in self._engines.values()))
 
     def engine_of(self, deployment: Deployment) -> Engine:
@@ -257,7 +260,7 @@ class Fleet:
             held = self.learned.prefixes.holders(facts.prefix, block, facts.prompt_tokens)
         if self._busy_until:
             self._busy_until = {id_: until for id_, until in self._busy_until.items() if until > now}
-        ids = {*self._ledger.busy, *self._breakers.tripped, *self._busy_until, *held}
+        ids = {*self._ledger.busy, *self._breakers.tripped, *self._busy_until, *self._lingering.ids, *held}
         for engine in self._engines.values():
             if not engine.is_plain:
                 ids.update(deployment.id for deployment in engine.deployments)
@@ -280,6 +283,7 @@ class Fleet:
             retry_after_s=0.0 if busy_until is None else max(0.0, busy_until - now),
             cached_tokens=cached_tokens,
             note=engine.note,
+            lingers_s=self._lingering.left_s(id_, now),
         )
 
     def begin(self, exchange: Exchange, candidate: Candidate) -> Attempt:
@@ -304,6 +308,7 @@ class Fleet:
             if exchange.read_at:
                 exchange.own_s = time.monotonic() - exchange.read_at - exchange.waited_s - exchange.lookup_s
         self._last_used[facts.model] = deployment.id
+        self._lingering.end(deployment.id)
         self.traffic_on(deployment.hardware).begin()
         lease = self._ledger.open(
             deployment.id,
@@ -395,4 +400,7 @@ class Fleet:
         attempt.leave.abandoned()
 
     def _end(self, attempt: Attempt) -> None:
-        self.traffic_on(attempt.candidate.deployment.hardware).end()
+        deployment, lingers_s = attempt.candidate.deployment, attempt.engine.adapter.lingers_s
+        self.traffic_on(deployment.hardware).end()
+        if lingers_s and deployment.hardware.devices and not deployment.hardware.has_accelerator:
+            self._lingering.begin(deployment.id, lingers_s)

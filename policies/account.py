@@ -35,15 +35,18 @@ class Counts:
 class Area(Counts):
     """One set of devices: beside what works there, the usual company of a request that comes to it.
 
-    ``inflight`` counts those that wait for a slot as well; ``inflight_s`` is its integral over time.
+    ``inflight`` counts those that wait for a slot as well; ``inflight_s`` is its integral over time. ``lingering``
+    engines have nothing to do and keep a core busy all the same: for those beside them it is as if one decoded there.
     """
 
-    __slots__ = ("_noted_at", "inflight", "inflight_s", "members", "usual")
+    __slots__ = ("_noted_at", "inflight", "inflight_s", "lingered_s", "lingering", "members", "usual")
 
     def __init__(self, now: float) -> None:
         super().__init__(now)
         self.inflight = 0
         self.inflight_s = 0.0
+        self.lingering = 0
+        self.lingered_s = 0.0
         self.members: tuple[str, ...] = ()
         self.usual = NO_COMPANY
         self._noted_at = now
@@ -52,6 +55,7 @@ class Area(Counts):
         passed = now - self.at
         if passed > 0.0:
             self.inflight_s += self.inflight * passed
+            self.lingered_s += self.lingering * passed
         super().advance(now)
 
     def note(self, decoding: float, waiting: float, now: float) -> None:
@@ -71,7 +75,7 @@ class Account(Counts):
 
     ``decoding`` and ``prefilling`` count what the engine works on; requests that wait for a slot are in neither.
     ``home`` is its own area, ``beside`` all areas with a device in common, its own among them. ``busy`` is the ledger's
-    set of deployments that have something in flight.
+    set of deployments that have something in flight. It lingers only while it has nothing in flight.
     """
 
     __slots__ = (
@@ -82,6 +86,7 @@ class Account(Counts):
         "home",
         "id",
         "inflight",
+        "lingers",
         "owed_decode",
         "owed_prefill",
         "slots",
@@ -97,6 +102,7 @@ class Account(Counts):
         self.owed_decode = 0.0
         self.context = 0.0
         self.slots: int | None = None
+        self.lingers = False
         self.home = Area(now)
         self.beside: tuple[Area, ...] = (self.home,)
 
@@ -117,6 +123,13 @@ class Account(Counts):
         self.decoding = decoding
         self.prefilling = prefilling
 
+    def linger(self, now: float, *, lingers: bool) -> None:
+        """Begin or end to keep a core busy for nothing."""
+        if lingers != self.lingers:
+            self.lingers = lingers
+            self.home.advance(now)
+            self.home.lingering += 1 if lingers else -1
+
     def move(self, now: float, home: Area, beside: tuple[Area, ...], slots: int | None) -> None:
         """Place the deployment on other hardware, with what it has in flight."""
         self.advance(now)
@@ -125,6 +138,7 @@ class Account(Counts):
             area.decoding += sign * self.decoding
             area.prefilling += sign * self.prefilling
             area.inflight += sign * self.inflight
+            area.lingering += sign * self.lingers
         self.home, self.beside, self.slots = home, beside, slots
         self.change(now, 0, 0)
 
@@ -134,6 +148,6 @@ class Account(Counts):
         decoded = prefilled = 0.0
         for area in self.beside:
             area.advance(now)
-            decoded += area.decoded_s
+            decoded += area.decoded_s + area.lingered_s
             prefilled += area.prefilled_s
         return self.decoded_s, self.prefilled_s, decoded, prefilled

@@ -239,7 +239,7 @@ class Contention:
 
 def starting_factors(hardware: Hardware) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the factors to begin with: of accelerators when it has one, else of cores."""
-    return GPU_START if any("/gpu" in device.casefold() for device in hardware.devices) else CPU_START
+    return GPU_START if hardware.has_accelerator else CPU_START
 
 
 def _side(

@@ -93,6 +93,10 @@ class Ledger:
             context if context > 0.0 else 0.0,
         )
 
+    def linger(self, deployment_id: str, now: float, *, lingers: bool) -> None:
+        """Say that an engine without work keeps a core busy all the same, or does not any more."""
+        self._account(deployment_id, now).linger(now, lingers=lingers)
+
     def usual(self) -> dict[str, Usual]:
         """Return the usual company on each deployment's hardware, where there is any."""
         known: dict[str, Usual] = {}

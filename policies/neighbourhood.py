@@ -19,16 +19,22 @@ class Neighbourhood:
     def __init__(self, known: Roster, fleet: FleetView, prompt_tokens: int) -> None:
         """``prompt_tokens`` of this request stand for the context of the others."""
         self._works: dict[str, tuple[Beside, Beside]] = {}
-        """What runs and waits on each busy deployment, and the part of it that has a slot."""
+        """What runs and waits on each busy deployment, and the part of it that has a slot. For others, an engine that
+        lingers is one that decodes."""
         self._sums: dict[int, list[float]] = {}
         predictor, now = fleet.predictor, fleet.now
         shared, overlaps = known.shared, known.overlaps
         for id_, load in fleet.loads.items():
-            if id_ not in shared or not (load.inflight or load.foreign_running or load.foreign_waiting):
+            if id_ not in shared:
                 continue
             deployment, area = shared[id_]
-            work = predictor.work(deployment, load, now, prompt_tokens)
-            runs = work if deployment.slots is None else within(work, deployment.slots)
+            if load.inflight or load.foreign_running or load.foreign_waiting:
+                work = predictor.work(deployment, load, now, prompt_tokens)
+                runs = work if deployment.slots is None else within(work, deployment.slots)
+            elif load.lingers_s:
+                work, runs = NOBODY, Beside(1.0, 0.0, load.lingers_s, 0.0)
+            else:
+                continue
             self._works[id_] = work, runs
             decoding, prefilling, decode_s, prefill_s = runs
             for i in overlaps[area]:

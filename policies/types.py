@@ -126,6 +126,11 @@ class Hardware:
     devices: frozenset[str] = frozenset()
     description: str = ""
 
+    @property
+    def has_accelerator(self) -> bool:
+        """Whether one of the devices is not a processor."""
+        return any("/gpu" in device.casefold() for device in self.devices)
+
     def shares(self, other: Hardware) -> bool:
         """True when both run on at least one common device."""
         return not self.devices.isdisjoint(other.devices)
@@ -220,6 +225,8 @@ class LoadView:
     """Leading prompt tokens of this request that the deployment probably still holds."""
     note: str = ""
     """Why it is down or loading, for a person."""
+    lingers_s: float = 0.0
+    """Seconds for which its engine, which has nothing to do, will still keep a core busy."""
 
 
 IDLE = LoadView()
