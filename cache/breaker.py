@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
+
+from cache.tasks import end
 
 logger = logging.getLogger("paceline.cache")
 
@@ -57,11 +58,8 @@ class Breaker:
 
     async def aclose(self) -> None:
         """Stop looking."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
+        await end(self._task)
+        self._task = None
 
     async def _until_it_works(self) -> None:
         """Probe at growing intervals. A store that works at the first probe, as it does at the start, is not news."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Final
 
 from cache.entry import Entry
 from cache.head import Head
+from cache.tasks import end
 
 MOST_BYTES: Final = 4 << 20
 """What a flight holds for those who come later; beyond it nobody new may join, and it waits for its slowest reader."""
@@ -147,10 +147,7 @@ class Flight:
 
     async def aclose(self) -> None:
         """End the task and wait for it."""
-        if self._task is not None:
-            self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+        await end(self._task)
 
     async def read(self, reader: Reader) -> bytes | None:
         """Return all that the reader does not have yet, ``None`` at the end. Raises what the task failed with."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from cache.address import Address
+from cache.batch import Batches
 from cache.breaker import Breaker, StoreError
 from cache.codec import HEAD_BYTES, Unreadable, created_at
 from cache.connection import ANSWER_LIMIT_S, Connection, connect, told, translate
@@ -50,6 +51,7 @@ class RedisStore:
         self._prefix = prefix
         self._lookup_s = lookup_s
         self._connection: Connection | None = None
+        self._batches: Batches | None = None
         self._writer: Writer | None = None
         self.reading = Breaker(f"reading from {address.label}", self._probe_read)
         self.writing = Breaker(f"writing to {address.label}", self._probe_write)
@@ -64,6 +66,8 @@ class RedisStore:
         await self.writing.aclose()
         if self._writer is not None:
             await self._writer.aclose()
+        if self._batches is not None:
+            await self._batches.aclose()
         if self._connection is not None:
             await self._connection.aclose()
 
@@ -98,7 +102,8 @@ class RedisStore:
         """
         keys = [self._prefix + name for name in names]
         keys.append(self._prefix + lease)
-        call = LOOKUP.run(self._ready(), keys, holder, int(LEASE_S * 1000), limit_s=self._lookup_s)
+        connection = self._ready()
+        call = LOOKUP.run(self._batches or connection, keys, holder, int(LEASE_S * 1000), limit_s=self._lookup_s)
         number, value = await self._counted(call)
         if number > 0:
             return Found(names[number - 1], value, "")
@@ -229,6 +234,7 @@ class RedisStore:
         if self._connection is None:
             self._connection = connection
             self._writer = Writer(connection, self.writing)
+            self._batches = Batches(connection) if self.address.kind != "cluster" else None
 
     async def _probe_write(self) -> None:
         await self.connection.ask("SET", self._prefix + "probe", "1", "PX", 1000, limit_s=PROBE_LIMIT_S)

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from cache.connection import Connection, UnknownScript
+from cache.connection import UnknownScript
+
+
+class Asks(Protocol):
+    """What sends one command."""
+
+    async def ask(self, *command: Any, limit_s: float) -> Any:
+        """Return the command's result. Raises ``StoreError``."""
 
 
 class Script:
@@ -15,7 +22,7 @@ class Script:
         self.text = text
         self._digest = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-    async def run(self, connection: Connection, keys: list[str], *arguments: Any, limit_s: float) -> Any:
+    async def run(self, connection: Asks, keys: list[str], *arguments: Any, limit_s: float) -> Any:
         """Return the script's result. Raises ``StoreError``."""
         try:
             return await connection.ask("EVALSHA", self._digest, len(keys), *keys, *arguments, limit_s=limit_s)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from cache.breaker import Breaker, StoreError
 from cache.connection import Connection, translate
+from cache.tasks import end
 
 logger = logging.getLogger("paceline.cache")
 
@@ -57,9 +58,7 @@ class Writer:
     async def aclose(self, limit_s: float = 1.0) -> None:
         """Write what is queued, within ``limit_s``, and stop."""
         await self.flush(limit_s)
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await end(self._task)
 
     async def _run(self) -> None:
         while True:

@@ -101,6 +101,51 @@ async def test_a_lease_is_one_replicas_until_it_is_given_back_or_runs_out(valkey
         assert (await store.lookup([KEY.entry("fp")], LEASE, "them")).data == DATA
 
 
+class TestManyAtOnce:
+    """Lookups of many requests go together; each is still one request's own."""
+
+    async def test_each_gets_its_own_answer_over_few_connections(self, valkey: StartValkey) -> None:
+        server = valkey()
+        keys = [make_key("chat", "m", "", {"messages": b"%d" % i}) for i in range(300)]
+        async with store_at(server.url) as store:
+            for key in keys[::2]:
+                store.put(key.entry("fp"), key.digest.encode(), 60.0)
+            await store.flush(LIMIT_S)
+            with server.client() as client:
+                client.script_flush()  # as a server that was restarted: it knows no script
+                found = await asyncio.gather(*(store.lookup([k.entry("fp")], k.lease(["fp"]), "us") for k in keys))
+                connections = len(client.client_list())
+            assert [each.data for each in found] == [None if i % 2 else k.digest.encode() for i, k in enumerate(keys)]
+            assert [each.holder for each in found] == ["us" if i % 2 else "" for i in range(300)]
+            assert connections < 10
+
+    async def test_one_that_is_cancelled_disturbs_nobody(self, valkey: StartValkey) -> None:
+        async with store_at(valkey().url) as store:
+            await written(store)
+            looking = [asyncio.create_task(store.lookup([KEY.entry("fp")], LEASE)) for _ in range(6)]
+            await asyncio.sleep(0)
+            looking[0].cancel()  # the one that is being sent
+            looking[3].cancel()
+            found = await asyncio.gather(*looking, return_exceptions=True)
+            assert [getattr(each, "data", None) for each in found] == [None, DATA, DATA, None, DATA, DATA]
+            assert (await store.lookup([KEY.entry("fp")], LEASE)).data == DATA
+
+    async def test_none_waits_longer_than_its_limit_and_all_work_again_afterwards(self, valkey: StartValkey) -> None:
+        server = valkey()
+        async with store_at(server.url, lookup_s=0.2) as store:
+            await written(store)
+            await store.lookup([KEY.entry("fp")], LEASE)
+            server.freeze()
+            said = await asyncio.gather(
+                *(store.lookup([KEY.entry("fp")], LEASE) for _ in range(50)), return_exceptions=True
+            )
+            assert {str(each) for each in said} == {"no answer within 200 ms"}
+            server.thaw()
+            await until(lambda: store.available)
+            found = await asyncio.gather(*(store.lookup([KEY.entry("fp")], LEASE) for _ in range(50)))
+            assert {each.data for each in found} == {DATA}
+
+
 class TestClearing:
     async def test_by_model_scope_and_age(self, valkey: StartValkey) -> None:
         server = valkey()
