@@ -14,10 +14,13 @@ from cache.breaker import Breaker, StoreError
 from cache.codec import HEAD_BYTES, Unreadable, created_at
 from cache.connection import ANSWER_LIMIT_S, Connection, connect, told, translate
 from cache.scripts import KEEP, LOOKUP
+from cache.waiting import Waiting
 from cache.writer import Writer
 
 LEASE_S: Final = 5.0
 """How long a lease holds unless it is renewed: what a dead leader costs those who wait for it."""
+MOST_FOLLOWED: Final = 60
+"""Answers of other gateways that are read at once."""
 PROBE_LIMIT_S: Final = 1.0
 _PER_VALUE_S: Final = 1e-5
 _SCAN: Final = 500
@@ -50,6 +53,8 @@ class RedisStore:
         self.address = address
         self._prefix = prefix
         self._lookup_s = lookup_s
+        self.waiting = Waiting(address, MOST_FOLLOWED + 4)
+        """For commands that wait, which are not a lookup's to wait for."""
         self._connection: Connection | None = None
         self._batches: Batches | None = None
         self._writer: Writer | None = None
@@ -68,6 +73,7 @@ class RedisStore:
             await self._writer.aclose()
         if self._batches is not None:
             await self._batches.aclose()
+        await self.waiting.aclose()
         if self._connection is not None:
             await self._connection.aclose()
 

@@ -20,24 +20,20 @@ from typing import Any, Final, NamedTuple
 
 from cache.breaker import StoreError
 from cache.codec import Codec, Unreadable
-from cache.connection import Connection, connect
 from cache.flight import Flight, Reader
 from cache.head import Head, encode_head
 from cache.key import Key
-from cache.redis_store import LEASE_S, RedisStore
+from cache.redis_store import LEASE_S, MOST_FOLLOWED, RedisStore
 from cache.scripts import RELEASE
 
 logger = logging.getLogger("paceline.cache")
 
 RENEW_EVERY_S: Final = 1.0
 UNWANTED_AFTER_S: Final = 4.0
-_BLOCKING_LIMIT_S: Final = 4.0
-"""What a call that waits on the server may take: longer than it asks the server to wait."""
 _FIRST_WAIT_MS: Final = 100
 _LONGEST_WAIT_MS: Final = 1000
 _STREAM_LIVES_S: Final = 60
 _WORD_LIVES_S: Final = 10
-_MOST_FOLLOWED: Final = 60
 
 
 class Part(NamedTuple):
@@ -72,8 +68,6 @@ class Replicas:
         self._publishers: set[asyncio.Task[None]] = set()
         self._numbers = 0
         self._followed = 0
-        self._blocking: Connection | None = None
-        self._connecting = asyncio.Lock()
         self._post: asyncio.Task[None] | None = None
 
     def new_holder(self) -> str:
@@ -89,8 +83,6 @@ class Replicas:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._blocking is not None:
-            await self._blocking.aclose()
 
     # --- leading
 
@@ -112,7 +104,7 @@ class Replicas:
         renewed = time.monotonic()
         while self._leads:
             try:
-                word = await self._wait("BLPOP", mailbox, int(RENEW_EVERY_S))
+                word = await self._store.waiting.ask("BLPOP", mailbox, int(RENEW_EVERY_S))
                 if word is not None:
                     self._wanted(word[1].decode())
             except StoreError as error:
@@ -173,7 +165,7 @@ class Replicas:
 
         Raises ``LeaderGone``, or ``StoreError`` where the store fails or too much is followed already.
         """
-        if self._followed >= _MOST_FOLLOWED:
+        if self._followed >= MOST_FOLLOWED:
             raise StoreError("too many answers of other gateways are followed already")
         self._followed += 1
         try:
@@ -208,12 +200,12 @@ class Replicas:
 
     async def _read(self, name: str, last: str, wait_ms: int) -> list[tuple[bytes, Any]]:
         full = self._store.prefix + name
-        said = await self._wait("XREAD", "COUNT", 256, "BLOCK", wait_ms, "STREAMS", full, last)
+        said = await self._store.waiting.ask("XREAD", "COUNT", 256, "BLOCK", wait_ms, "STREAMS", full, last)
         messages: list[tuple[bytes, Any]] = said[0][1] if said else []
         return messages
 
     async def _is_held(self, lease: str, holder: str) -> bool:
-        return bool(await self._wait("GET", self._store.prefix + lease) == holder.encode())
+        return bool(await self._store.waiting.ask("GET", self._store.prefix + lease) == holder.encode())
 
     def _part(self, name: str, fields: Any) -> Part:
         try:
@@ -224,10 +216,3 @@ class Replicas:
 
     def _mailbox(self, replica: str) -> str:
         return f"{self._store.prefix}wanted:{replica}"
-
-    async def _wait(self, *command: Any) -> Any:
-        """Send a command that waits on the server, on connections of their own."""
-        async with self._connecting:
-            if self._blocking is None:
-                self._blocking = await asyncio.to_thread(connect, self._store.address, _MOST_FOLLOWED + 4)
-        return await self._blocking.ask(*command, limit_s=_BLOCKING_LIMIT_S)

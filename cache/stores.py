@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cache.breaker import StoreError
+from cache.clearings import Clearings
 from cache.codec import Codec, Unreadable
 from cache.entry import Entry
 from cache.key import Key
@@ -45,6 +46,7 @@ class Stores:
         self.memory = memory
         self.remote = remote
         self._codec = codec
+        self._clearings = Clearings(remote, codec, memory) if remote is not None and codec is not None else None
         self.max_entry_bytes = max_entry_bytes
         self.statistics = Statistics()
         self._said: set[str] = set()
@@ -53,9 +55,13 @@ class Stores:
         """Begin to connect, in the background."""
         if self.remote is not None:
             self.remote.open()
+        if self._clearings is not None:
+            self._clearings.open()
 
     async def aclose(self) -> None:
         """Write what is queued, for a second at most, and disconnect."""
+        if self._clearings is not None:
+            await self._clearings.aclose()
         if self.remote is not None:
             await self.remote.aclose()
 
@@ -111,12 +117,14 @@ class Stores:
     async def clear(self, pattern: str, older_than_s: float | None = None) -> int:
         """Delete the entries whose names match and that are older than so many seconds; returns how many names.
 
-        Other gateways' memories keep theirs until they expire. Raises ``StoreError``.
+        Other gateways that share the store hear of it and do the same with their memory. Raises ``StoreError``.
         """
         in_memory = self.memory.clear(pattern, older_than_s)
-        if self.remote is None:
+        if self.remote is None or self._clearings is None:
             return in_memory
-        return max(in_memory, await self.remote.clear(pattern, older_than_s))
+        deleted = await self.remote.clear(pattern, older_than_s)
+        await self._clearings.tell(pattern, older_than_s)  # afterwards: now nobody finds there what he has just dropped
+        return max(in_memory, deleted)
 
     async def matching(self, pattern: str, most: int) -> dict[str, Entry | str]:
         """Return up to ``most`` entries by name; of one that cannot be read, why. Raises ``StoreError``."""

@@ -70,7 +70,7 @@ class Caching:
         self._group_of = {key: name for name, keys in cache.groups.items() for key in keys}
         self._fleet = fleet
         self._acceptance = Acceptance(fleet)
-        remote = codec = None
+        server = remote = codec = None
         self.replicas: Replicas | None = None
         self._embedded: EmbeddedValkey | None = None
         if cache.url:
@@ -79,11 +79,11 @@ class Caching:
             url = cache.url if server is None else server.url
             remote = RedisStore(parse_address(url), prefix=cache.prefix, lookup_s=cache.lookup_ms / 1000)
             self.replicas = Replicas(remote, codec, _described)
-            if server is not None:
-                from gateway.embedded import EmbeddedValkey
-
-                self._embedded = EmbeddedValkey(server, remote.open)
         self.stores = Stores(MemoryStore(cache.memory), remote, codec, max_entry_bytes=cache.max_entry)
+        if server is not None:
+            from gateway.embedded import EmbeddedValkey
+
+            self._embedded = EmbeddedValkey(server, self.stores.open)
         self.flights = Flights()
 
     def open(self) -> None:

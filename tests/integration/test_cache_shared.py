@@ -224,6 +224,66 @@ class TestFaults:
         assert (await ask(gateway, **{"x-paceline-cache": "only"})).status_code == 504
 
 
+class TestClearingForAll:
+    async def test_what_one_gateway_clears_is_gone_from_the_others_memory(
+        self, start: StartGateway, valkey: StartValkey
+    ) -> None:
+        server = valkey()
+        one, two = (start(server.url, cache={"memory": 1 << 20}) for _ in range(2))
+        for text in ("a", "b"):
+            await ask(one, chat_body(text))
+            await flushed(one)
+            assert said(await ask(two, chat_body(text))) == "hit"
+        assert await cleared(one, older_than_s=3600) == 0
+        with server.client() as client:
+            client.xadd("paceline:cleared", {"c": b"of another version"})
+        assert await memory_of(two) == 2
+        assert await cleared(one) == 2
+        await gone(two)
+
+    async def test_a_server_that_was_restarted_and_has_forgotten_all_still_passes_it_on(
+        self, start: StartGateway, valkey: StartValkey
+    ) -> None:
+        server = valkey()
+        one, two = (start(server.url, cache={"memory": 1 << 20}) for _ in range(2))
+        for _ in range(2):
+            await ask(two)
+            await flushed(two)
+            with server.client() as client:  # as by a clock that was ahead
+                client.xadd("paceline:cleared", {"c": b""}, id="9999999999999-0")
+            await cleared(one)
+            await gone(two)
+            await ask(two)
+            server.kill()
+            server.start()
+            for each in (one, two):
+                await ask(each, chat_body("this fails or not"))
+                await asyncio.to_thread(each.run, _available(each))
+            assert await memory_of(two) > 0
+            await cleared(one)
+            await gone(two)
+
+
+async def cleared(gateway: Gateway, **body: Any) -> int:
+    """Clear at one gateway, as `paceline cache clear` does; returns how many entries."""
+    async with gateway.client() as client:
+        async with asyncio.timeout(LIMIT_S):
+            while (response := await client.post("/admin/cache/clear", json=body)).status_code == 503:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    return int(response.json()["deleted"])
+
+
+async def memory_of(gateway: Gateway) -> int:
+    async with gateway.client() as client:
+        return int((await client.get("/admin/cache")).json()["memory"]["entries"])
+
+
+async def gone(gateway: Gateway) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while await memory_of(gateway):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
 class TestEmbedded:
     @pytest.fixture(autouse=True)
     def _needs_a_server(self) -> None:
