@@ -19,7 +19,7 @@ def ui_router(house: House) -> APIRouter:
     recent = Recent()
     house.witnesses.append(recent)
     feed = Feed(house, recent)
-    files = StaticFiles()
+    files = StaticFiles(needs_key=bool(house.settings.auth.keys))
     router = APIRouter()
     admin = APIRouter(prefix="/admin", tags=["admin"])
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +10,8 @@ from starlette.responses import Response
 
 FOLDER: Final = Path(__file__).with_name("static")
 INDEX: Final = "index.html"
+_NO_KEYS: Final = b'data-keys="off"'
+_KEYS: Final = b'data-keys="on"'
 
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -37,14 +38,20 @@ _HEADERS: Final = {
 
 
 class StaticFiles:
-    """All files under a folder that a page may load, by their path below it."""
+    """All files under a folder that a page may load, by their path below it.
 
-    def __init__(self, folder: Path = FOLDER) -> None:
-        self._files: Mapping[str, tuple[bytes, dict[str, str]]] = {
-            path.relative_to(folder).as_posix(): _loaded(path)
-            for path in sorted(folder.rglob("*"))
+    The page itself is told whether it needs a key, so that it asks for one before it is refused.
+    """
+
+    def __init__(self, *, needs_key: bool) -> None:
+        self._files: dict[str, tuple[bytes, dict[str, str]]] = {
+            path.relative_to(FOLDER).as_posix(): _with_headers(path, path.read_bytes())
+            for path in sorted(FOLDER.rglob("*"))
             if path.suffix in _MEDIA_TYPES
         }
+        if needs_key:
+            index = FOLDER / INDEX
+            self._files[INDEX] = _with_headers(index, index.read_bytes().replace(_NO_KEYS, _KEYS, 1))
 
     def answer(self, path: str, known: str = "") -> Response | None:
         """Return the answer, ``None`` for a file that is not there; ``known`` is the client's `If-None-Match`."""
@@ -57,7 +64,6 @@ class StaticFiles:
         return Response(data, headers=headers)
 
 
-def _loaded(path: Path) -> tuple[bytes, dict[str, str]]:
-    data = path.read_bytes()
+def _with_headers(path: Path, data: bytes) -> tuple[bytes, dict[str, str]]:
     etag = f'"{hashlib.sha256(data).hexdigest()[:20]}"'
     return data, {**_HEADERS, "content-type": _MEDIA_TYPES[path.suffix], "etag": etag}

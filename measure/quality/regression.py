@@ -42,7 +42,7 @@ class Reference:
     def examined(self) -> Examined:
         """The baseline's own verdict."""
         why = "its model's other deployments are compared with it"
-        return Examined(self.deployment, _verdict(self.deployment, self, Quality.BASELINE, why))
+        return Examined(self.deployment, verdict_of(self.deployment, self, Quality.BASELINE, why))
 
 
 async def regress(
@@ -83,14 +83,14 @@ async def compare(reference: Reference, candidate: Examinee, *, progress: Progre
         replies = await examine(candidate, asked, force_calls=reference.force_calls, progress=progress)
     except EngineError as error:
         why = f"stopped answering: {type(error).__name__}: {error.message}"
-        return Examined(deployment, _verdict(deployment, reference, Quality.UNTESTED, why))
+        return Examined(deployment, verdict_of(deployment, reference, Quality.UNTESTED, why))
     pairs = pair_up(asked, reference.replies, replies)
     unanswered = sum(bool(reply.failed) for reply in replies.values())
     quality, why = judge(pairs, unanswered)
-    return Examined(deployment, _verdict(deployment, reference, quality, why, pairs, unanswered), pairs)
+    return Examined(deployment, verdict_of(deployment, reference, quality, why, pairs, unanswered), pairs)
 
 
-def _verdict(
+def verdict_of(
     deployment: Deployment,
     reference: Reference,
     quality: Quality,
@@ -98,6 +98,7 @@ def _verdict(
     pairs: Sequence[Pair] = (),
     unanswered: int = 0,
 ) -> QualityVerdict:
+    """Return the verdict with all that is measured of the pairs."""
     return QualityVerdict(
         quality=quality,
         why=why,

@@ -46,7 +46,7 @@ async function show() {
 // Signing in
 
 function askForKey(refused) {
-  at("sign-in-why").textContent = key.get() ? refused.message : "This Paceline asks for a key.";
+  at("sign-in-why").textContent = refused && key.get() ? refused.message : "This Paceline asks for a key.";
   at("sign-out").hidden = true;
   if (!at("sign-in").open) at("sign-in").showModal();
 }
@@ -109,6 +109,7 @@ document.addEventListener("keydown", event => {
 });
 
 function start() {
+  if (document.documentElement.dataset.keys === "on" && !key.get()) { askForKey(); return; }
   at("sign-out").hidden = !key.get();
   disconnect();
   connect();

@@ -51,9 +51,9 @@ export class Chart {
         y: this.y.log ? { distr: 3, range: (_, least, most) => [least * 0.8, most * 1.25] } : { range: (_, __, most) => [0, (most || 1) * 1.1] },
       },
       axes: [
-        { ...axis, ...(this.x.ticks ? { splits: () => this.x.ticks, values: (_, places) => places.map(String), filter: (_, places) => places } : {}),
+        { ...axis, ...(this.x.ticks ? { splits: () => this.x.ticks, values: (_, places) => places.map(String), filter: (_, places) => places } : {}), space: 80,
           ...(this.x.time ? { values: (_, places) => places.map(at => new Date(at * 1000).toLocaleTimeString("en-GB").slice(0, 5 + 3 * (places.at(-1) - places[0] < 300))) } : {}) },
-        { ...axis, size: 68, ...(this.y.log ? { splits: (_, __, least, most) => steps(least, most) } : {}), values: (_, places) => places.map(value => (value === null ? "" : this.y.format(value))) },
+        { ...axis, size: 68, ...(this.y.log ? { splits: (_, __, least, most) => steps(least, most), filter: (_, places) => places } : {}), values: (_, places) => places.map(value => (value === null ? "" : this.y.format(value))) },
       ],
       series: [{}, ...this.labels.map((label, index) => ({
         label, stroke: colourOf(index), width: 2, dash: DASHES[index % DASHES.length], spanGaps: !this.x.time,

@@ -25,10 +25,16 @@ export function connect() {
   follow(running.signal);
 }
 
+/** Wait for the first event, or until it is clear that there is no connection. */
+export const ready = () => new Promise(resolve => {
+  if (feed.state || feed.status === "lost") { resolve(); return; }
+  const stop = listen(() => { if (feed.state || feed.status === "lost") { stop(); resolve(); } });
+});
+
 export function disconnect() {
   running?.abort();
   running = null;
-  told("idle");
+  if (feed.status !== "idle") told("idle");
 }
 
 function told(status, why = "") {

@@ -81,19 +81,18 @@ function status(listed) {
 }
 
 const records = listed => (listed.refused ? nothing : html`<section aria-labelledby="list-title"><h2 id="list-title">Records</h2>
-  <div class="scroll tall" tabindex="0" role="region" aria-label="Records"><table><thead><tr>
-      <th scope="col">Record</th><th scope="col">Deployment</th><th scope="col">Precision</th><th scope="col">Engine</th>
+  <div class="scroll tall" tabindex="0" role="region" aria-label="Table of records"><table><thead><tr>
+      <th scope="col">Record</th><th scope="col">Deployment</th><th scope="col">Precision</th>
       <th scope="col" class="n">Prompt</th><th scope="col" class="n">Limit</th><th scope="col" class="n">At once</th>
-      <th scope="col" class="n">TTFT, median</th><th scope="col" class="n">max</th><th scope="col" class="n">Decode</th>
+      <th scope="col" class="n">TTFT, median</th><th scope="col" class="n">Decode</th>
       <th scope="col" class="n">Memory, peak</th><th scope="col">Output normal</th><th scope="col">Notes</th></tr></thead>
     <tbody>${listed.records.map(record)}</tbody></table></div></section>`);
 
 const record = each => html`<tr>
   <th scope="row" class="nowrap"><span class="mono">${each.id}</span><small class="muted">${date(each.at)} · ${each.kind}</small></th>
-  <td class="nowrap">${each.deployment}<small class="muted">${each.model}</small></td><td class="nowrap">${precision(each)}</td>
-  <td class="nowrap">${each.engine} ${each.engine_version}</td>
+  <td class="nowrap">${each.deployment}<small class="muted">${each.model}</small></td><td class="nowrap">${precision(each)}<small class="muted">${each.engine} ${each.engine_version}</small></td>
   <td class="n">${count(each.prompt_tokens)}</td><td class="n">${count(each.output_tokens)}</td><td class="n">${count(each.concurrency)}</td>
-  <td class="n">${seconds(each.ttft_s)}</td><td class="n">${seconds(each.ttft_max_s)}</td><td class="n">${speed(each.decode_per_s)}</td>
+  <td class="n">${seconds(each.ttft_s)}${each.failed ? nothing : html`<small class="muted">max ${seconds(each.ttft_max_s)}</small>`}</td><td class="n">${speed(each.decode_per_s)}</td>
   <td class="n">${bytes(each.peak_memory_bytes)}</td>
   <td>${each.failed ? is("bad", "failed") : is(each.output === "yes" ? "good" : "warn", each.output === "yes" ? "yes" : "no")}
     ${each.output === "yes" ? nothing : html`<small class="muted wide">${each.output}</small>`}</td>

@@ -1,6 +1,7 @@
 // Cache: what it saved and holds, what is in an entry, and how it is emptied.
 
 import { json } from "../api.js";
+import { feed, ready } from "../feed.js";
 import { bytes, count, plural, seconds, share } from "../format.js";
 import { empty, html, is, nothing, problem, render, tiles } from "../parts.js";
 
@@ -10,11 +11,15 @@ const EVERY_MS = 5000;
 
 export function open(view) {
   const asked = new AbortController();
-  let report = null, failed = null, entries = null, cleared = null, sure = false, timer = 0;
+  let report = null, failed = null, entries = null, cleared = null, sure = false, isOff = false, timer = 0;
 
   const draw = () => render(html`<div class="head"><h1>Cache</h1><p class="muted">Since this Paceline was started.</p></div>${page()}`, view);
 
   async function load() {
+    await ready();
+    if (asked.signal.aborted) return;
+    isOff = feed.state?.cache === null;
+    if (isOff) { draw(); return; }
     try {
       [report, failed] = [await json("admin/cache", { params: { count: "1" }, signal: asked.signal }), null];
     } catch (error) {
@@ -22,7 +27,7 @@ export function open(view) {
       failed = error;
     }
     draw();
-    if (failed?.code !== "cache_off") timer = setTimeout(load, EVERY_MS);
+    timer = setTimeout(load, EVERY_MS);
   }
 
   async function look(event) {
@@ -51,7 +56,7 @@ export function open(view) {
   }
 
   function page() {
-    if (failed?.code === "cache_off")
+    if (isOff)
       return empty("The cache is off.", html`Leave <code>cache.mode</code> out of the configuration, or set it to <code>auto</code>, to have repeated prompts answered from memory.`);
     if (failed) return problem(failed);
     if (!report) return empty("Reading…", "");

@@ -10,7 +10,7 @@ export const title = "Now";
 const WINDOW_S = 300;
 const RATE_S = 10;
 const STEP_S = 5;
-const SHOWN = 20;
+const SHOWN = 12;
 const SPARK = 40;
 
 export function open(view) {
