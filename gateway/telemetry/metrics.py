@@ -204,11 +204,19 @@ class Metrics:
                 [(key, each.value) for key, each in self._cache],
             ),
             _counts(
-                "paceline.prefix.tokens",
+                "paceline.call.tokens",
                 "{token}",
-                "Prompt tokens that an engine still held.",
-                LABELS,
-                [(key, each.cached) for key, each in calls],
+                "Tokens of calls to engines: read (input), of these held from before (cached), written (output).",
+                (*LABELS, "token_type"),
+                [
+                    ((*key, kind), value)
+                    for key, each in calls
+                    for kind, value in (
+                        ("input", each.input.sum),
+                        ("cached", each.cached),
+                        ("output", each.output.sum),
+                    )
+                ],
             ),
         ]
         if self._conventions.old:

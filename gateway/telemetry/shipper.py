@@ -53,13 +53,10 @@ class Trail:
 class Shipper:
     """Owns the thread and what waits for it. ``open_outlets`` is called there: it may take its time to import."""
 
-    def __init__(
-        self, open_outlets: Callable[[], Sequence[Outlet]], *, batch_s: float = BATCH_S, most: int = MOST_WAITING
-    ) -> None:
+    def __init__(self, open_outlets: Callable[[], Sequence[Outlet]], most: int) -> None:
         self.dropped = 0
         """Traces that were not sent."""
         self._open = open_outlets
-        self._batch_s = batch_s
         self._outlets: Sequence[Outlet] = ()
         self._waiting: queue.Queue[Trail | Sequence[Family] | None] = queue.Queue(most)
         self._stopping = threading.Event()
@@ -110,7 +107,7 @@ class Shipper:
         first = None if self._stopping.is_set() and self._waiting.empty() else self._waiting.get()
         batch = [] if first is None else [first]
         if first is not None:
-            self._stopping.wait(self._batch_s)
+            self._stopping.wait(BATCH_S)
         while len(batch) < BATCH:
             try:
                 following = self._waiting.get_nowait()
@@ -136,4 +133,4 @@ class Shipper:
         now = time.monotonic()
         if self._complained_at is None or now - self._complained_at >= COMPLAINT_EVERY_S:
             self._complained_at = now
-            logger.warning("traces and metrics are lost (%d traces so far): %s", self.dropped, why)
+            logger.warning("telemetry is lost, %d traces so far: %s", self.dropped, why)

@@ -55,7 +55,7 @@ class Telemetry:
             self._metrics = Metrics(house.fleet, self._conventions)
         if is_traced:
             most = _MOST_WAITING_WITH_TEXT if settings.content else MOST_WAITING
-            self._shipper = Shipper(self._outlets, most=most)
+            self._shipper = Shipper(self._outlets, most)
         self._timer: asyncio.TimerHandle | None = None
 
     @property
