@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import expm1, log
+from math import ceil, expm1, log, log1p
 from statistics import median
 from typing import Any, Final
 
@@ -19,6 +19,10 @@ LEAST_REQUESTS: Final = 24
 SLOWER: Final = 0.10
 SLOWER_S: Final = 0.02
 """TTFT has drifted when the lower end of its interval is beyond both, over the whole soak."""
+MUCH_SLOWER: Final = 0.30
+"""A soak has shown that TTFT does not drift when the upper end of its interval is below this or ``SLOWER_S``."""
+_STEP: Final = 10
+"""To so many requests is rounded up what a next soak needs."""
 GROWN: Final = 0.05
 GROWN_BYTES: Final = 32 << 20
 """Memory grows when the lower end of its interval is beyond both, over the requests that were made before."""
@@ -52,7 +56,8 @@ class SoakVerdict:
     """What a soak has shown. ``reasons`` say why it is not ``stable``; when there was only too little to say so, it is
     not ``conclusive`` either.
 
-    ``requests`` were made of the ``planned`` ones. ``ttft`` is the drift of the time to the first token with the
+    ``requests`` were made of the ``planned`` ones; ``needed`` is how many would probably decide it, 0 where these did.
+    ``ttft`` is the drift of the time to the first token with the
     prompt's length taken out; ``memory`` the growth of the engine's process over the last third, to ``memory_bytes``.
     ``same`` of ``repeated`` answers to one greedy prompt were the most frequent one. ``invalid`` requests were made, of
     which the engine ``took`` some as if they were right.
@@ -63,6 +68,7 @@ class SoakVerdict:
     reasons: tuple[str, ...]
     requests: int
     planned: int
+    needed: int = 0
     failures: tuple[Failure, ...] = ()
     ttft: Change | None = None
     memory: Change | None = None
@@ -100,21 +106,25 @@ def judge(trials: Sequence[Trial], planned: int, *, gone: bool = False, busy: st
     answers = [trial.answer for trial in _good(trials, Role.REPEATED)]
     same = max(Counter(answers).values(), default=0)
     good_invalid = _good(trials, Role.INVALID)
-    slower = _of_ttft(ttft, median([trial.ttft_s for trial in trials if trial.ttft_s] or [0.0]))
+    level_s = median([trial.ttft_s for trial in trials if trial.ttft_s] or [0.0])
+    slower = _of_ttft(ttft, level_s)
+    needed = _needed(ttft, level_s, len(trials))
     faults = [
         _of_failures(failures, len(trials)),
         "it did not come back after the last failure" if gone else "",
         _of_memory(memory, known[-1] if known else 0),
         _of_answers(same, len(answers)),
     ]
-    doubts = [_of_length(len(trials))]
+    doubts = [_of_length(len(trials)), _of_width(ttft, needed, busy)]
     (doubts if busy else faults).append(f"{slower} while {busy}" if slower and busy else slower)
+    conclusive = any(faults) or not any(doubts)
     return SoakVerdict(
         stable=not any((*faults, *doubts)),
-        conclusive=any(faults) or not any(doubts),
+        conclusive=conclusive,
         reasons=tuple(reason for reason in (*faults, *doubts) if reason),
         requests=len(trials),
         planned=planned,
+        needed=0 if conclusive else max(needed, LEAST_REQUESTS),
         failures=failures,
         ttft=ttft,
         memory=memory,
@@ -184,6 +194,29 @@ def _of_ttft(drift: Change | None, level_s: float) -> str:
     if drift is None or drift.low <= SLOWER or drift.low * level_s <= SLOWER_S:
         return ""
     return f"the time to the first token grew by {drift.change:.0%} ({drift.low:.0%} at least)"
+
+
+def _needed(drift: Change | None, level_s: float, requests: int) -> int:
+    """How many requests would probably tell whether TTFT drifts; 0 where these do.
+
+    The interval of a change over a whole soak narrows with the root of the number of requests. It has to leave one of
+    the two limits behind, of which the one that is further from the estimate takes fewer.
+    """
+    if drift is None or drift.high <= MUCH_SLOWER or drift.high * level_s <= SLOWER_S or _of_ttft(drift, level_s):
+        return 0
+    estimate, reach = log1p(drift.change), (log1p(drift.high) - log1p(drift.low)) / 2.0
+    room = max(log1p(MUCH_SLOWER) - estimate, estimate - log1p(SLOWER))
+    return max(requests + _STEP, ceil(requests * (reach / room) ** 2 / _STEP) * _STEP)
+
+
+def _of_width(drift: Change | None, needed: int, busy: str) -> str:
+    if drift is None or not needed:
+        return ""
+    where = f" while {busy}" if busy else ""
+    return (
+        f"whether the time to the first token grows is not shown: {drift.change:+.0%}, but anything from "
+        f"{drift.low:+.0%} to {drift.high:+.0%}{where}; about {needed} requests would tell"
+    )
 
 
 def _of_memory(growth: Change | None, size: int) -> str:

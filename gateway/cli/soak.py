@@ -37,7 +37,10 @@ def soak(
     prompt had the same answer. Stable ones are preferred where two are as fast; a running Paceline takes the verdict
     up by itself. Ctrl+C ends it early, with the verdict on what was done.
 
-    Exit status: 0 all are stable, 1 one is not, 2 typed wrongly.
+    Where what was measured allows both, the verdict is "not shown", with how many requests (-n) would tell; an earlier
+    verdict then stays.
+
+    Exit status: 0 all are stable, 1 one is not or not shown to be, 2 typed wrongly.
     """
     from gateway.cli.running import beside
     from gateway.reach import NoneSelected
@@ -99,8 +102,7 @@ async def _keep(store: AsyncStore, soak: Soak) -> None:
 
 
 def _told(name: str, result: Mapping[str, Any]) -> str:
-    word = styled("stable", "green") if result["stable"] else styled("not stable", "red")
-    lines = [f"{styled(name, 'bold')}: {word}", *(f"  because {reason}" for reason in result["reasons"])]
+    lines = [f"{styled(name, 'bold')}: {_word(result)}", *(f"  because {reason}" for reason in result["reasons"])]
     lines.append(f"  {result['requests']} of {result['planned']} requests, {len(result['failures'])} failed")
     if result["ttft"]:
         lines.append(f"  time to the first token {_change(result['ttft'])} from the first request to the last")
@@ -115,6 +117,12 @@ def _told(name: str, result: Mapping[str, Any]) -> str:
         if more := len(failures) - SHOWN_FAILURES:
             lines.append(f"  and {more} more (--json has all)" if more > 0 else "")
     return "\n".join(line for line in lines if line)
+
+
+def _word(result: Mapping[str, Any]) -> str:
+    if result["stable"]:
+        return styled("stable", "green")
+    return styled("not stable", "red") if result["conclusive"] else styled("not shown to be stable", "yellow")
 
 
 def _change(change: Mapping[str, float]) -> str:

@@ -105,7 +105,7 @@ def test_failures_are_listed_and_never_stop_the_others(shell: Shell, engine: Scr
     assert results["near"]["kinds"] == {"interrupted": 1, "broken": 1, "empty": 1}
     told = shell.run("soak", "-n", "5")
     assert told.returncode == 1
-    assert "near: not stable\n  because only 5 requests were made" in told.stdout
+    assert "near: not shown to be stable\n  because only 5 requests were made" in told.stdout
 
 
 def test_an_engine_whose_first_token_takes_longer_and_longer_is_not_stable(

@@ -66,6 +66,52 @@ def test_a_time_to_the_first_token_that_grows_is_noticed_whatever_the_prompt_len
     assert found.reasons[0].startswith("the time to the first token grew by ")
 
 
+def noisy(count: int, noise: float, level: float = 1.0) -> list[Trial]:
+    """A soak in which TTFT does not drift, but is anything."""
+    random = Random(3)
+
+    def ttft(number: int, fields: dict[str, Any]) -> float | None:
+        return level * fields["ttft_s"] * random.lognormvariate(0.0, noise) if "ttft_s" in fields else None
+
+    return soaked(count, ttft_s=ttft)
+
+
+def test_a_drift_whose_interval_allows_a_doubling_is_not_shown_either_way() -> None:
+    found = verdict(noisy(50, noise=0.5))
+    assert not found.stable
+    assert not found.conclusive
+    assert found.ttft is not None
+    assert found.ttft.low < 0.0 < 1.0 < found.ttft.high
+    (reason,) = found.reasons
+    assert reason.startswith("whether the time to the first token grows is not shown")
+    assert reason.endswith(f"about {found.needed} requests would tell")
+
+
+def test_as_many_requests_as_an_unclear_verdict_asks_for_give_a_clear_one() -> None:
+    needed = verdict(noisy(50, noise=0.5)).needed
+    assert 50 < needed < 1000
+    found = verdict(noisy(2 * needed, noise=0.5), planned=2 * needed)
+    assert found.stable, found.reasons
+    assert found.needed == 0
+
+
+def test_an_unclear_drift_of_a_few_milliseconds_does_not_matter() -> None:
+    assert verdict(noisy(50, noise=0.5, level=0.01)).stable
+
+
+def test_what_others_did_meanwhile_stands_with_an_unclear_drift() -> None:
+    (reason,) = verdict(noisy(50, noise=0.5), busy="other processes used 1.5 of 2 cores").reasons
+    assert "while other processes used 1.5 of 2 cores; about" in reason
+
+
+def test_a_failure_decides_however_unclear_the_drift_is() -> None:
+    trials = noisy(50, noise=0.5)
+    trials[7] = Trial(number=7, asked=trials[7].asked, failure="broken")
+    found = verdict(trials)
+    assert found.conclusive
+    assert found.needed == 0
+
+
 def test_some_milliseconds_more_are_no_drift() -> None:
     def tiny(number: int, fields: dict[str, Any]) -> float | None:
         return 0.002 * 1.02**number if "ttft_s" in fields else None
@@ -138,7 +184,7 @@ def test_most_answers_to_one_greedy_prompt_have_to_be_the_same(different: int, s
 def test_a_few_requests_prove_nothing() -> None:
     found = verdict(soaked()[:12])
     assert found.reasons == ("only 12 requests were made, 24 are needed",)
-    assert not found.conclusive
+    assert (found.conclusive, found.needed) == (False, 24)
     assert verdict(soaked()).conclusive
 
 
