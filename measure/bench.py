@@ -88,7 +88,7 @@ class Bench:
             except EngineError as error:
                 self.given_up[error.engine] = error.message
                 continue
-            async with subject.watch() as watch:
+            async with subject.watch(by_id[neighbour.id]) as watch:
                 records = await measure_beside(
                     *members,
                     traffic=subject.traffic,

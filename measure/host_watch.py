@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -30,11 +30,15 @@ class HostWatch:
 
     ``pid`` returns the engine's process, ``None`` where it is hidden or on another machine: then there is nothing to
     be said about its memory, nor about who else used the processors. For an engine that is not ``here`` the state of
-    this machine says nothing, and there is none.
+    this machine says nothing, and there is none. ``beside`` are the processes of engines that are made to work beside
+    it: what they use is a part of the measurement, not a disturbance.
     """
 
-    def __init__(self, pid: Callable[[], int | None], *, here: bool = True) -> None:
+    def __init__(
+        self, pid: Callable[[], int | None], *, here: bool = True, beside: Sequence[Callable[[], int | None]] = ()
+    ) -> None:
         self._pid = pid
+        self._measured = (pid, *beside)
         self._here = here
         self.machine: Machine | None = None
         """The state of this machine, once the block is over."""
@@ -71,8 +75,8 @@ class HostWatch:
         self._throttles = _throttle_count()
         self._cpu = CpuUse()
         self._ours = cpu_seconds(os.getpid())
-        self._root = self._pid()
-        self._engine = _family_cpu_seconds(self._root)
+        self._roots = self._present_roots()
+        self._engines = _cpu_seconds_of_families(self._roots)
         self._high_water = {pid: peak_bytes(pid) or 0 for pid in self._family()}
 
     def _sample(self) -> None:
@@ -113,11 +117,15 @@ class HostWatch:
         took_s = time.monotonic() - self._at
         busy = self._cpu.read()
         # Without its children: the engine may be one of them.
-        ours, engine = cpu_seconds(os.getpid()), _family_cpu_seconds(self._root)
-        if None in (ours, engine, self._ours, self._engine) or self._root != self._pid() or took_s <= 0:
-            return None  # the engine is hidden, or was started anew: nobody can tell who used what
-        known_s = (ours or 0.0) - (self._ours or 0.0) + (engine or 0.0) - (self._engine or 0.0)
+        ours, engines = cpu_seconds(os.getpid()), _cpu_seconds_of_families(self._roots)
+        if None in (ours, engines, self._ours, self._engines) or self._roots != self._present_roots() or took_s <= 0:
+            return None  # an engine is hidden, or was started anew: nobody can tell who used what
+        known_s = (ours or 0.0) - (self._ours or 0.0) + (engines or 0.0) - (self._engines or 0.0)
         return max(0.0, busy - known_s / took_s)
+
+    def _present_roots(self) -> frozenset[int | None]:
+        """The engines' processes, each once; with ``None`` where one is hidden."""
+        return frozenset(pid() for pid in self._measured)
 
     def _family(self) -> frozenset[int]:
         pid = self._pid()
@@ -128,12 +136,12 @@ class HostWatch:
             self.peak_memory_bytes = max(size, self.peak_memory_bytes or 0)
 
 
-def _family_cpu_seconds(pid: int | None) -> float | None:
-    """CPU seconds of a process with its children; ``None`` when it is hidden or gone."""
-    if pid is None:
+def _cpu_seconds_of_families(roots: frozenset[int | None]) -> float | None:
+    """CPU seconds of processes with their children; ``None`` when one of the roots is hidden or gone."""
+    if None in roots or any(cpu_seconds(root) is None for root in roots if root is not None):
         return None
-    used = [seconds for each in family(pid) if (seconds := cpu_seconds(each)) is not None]
-    return sum(used) if used else None
+    pids = {each for root in roots if root is not None for each in family(root)}
+    return sum(seconds for each in pids if (seconds := cpu_seconds(each)) is not None)
 
 
 def _swap_bytes() -> int | None:

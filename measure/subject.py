@@ -24,6 +24,6 @@ class Subject:
     settings: Mapping[str, str] = field(default_factory=dict)
     here: bool = True
 
-    def watch(self) -> HostWatch:
-        """Return a new watch over the machine and the engine's process."""
-        return HostWatch(self.pid, here=self.here)
+    def watch(self, *beside: Subject) -> HostWatch:
+        """Return a new watch over the machine and the engine's process, while it is measured alone or ``beside``."""
+        return HostWatch(self.pid, here=self.here, beside=[other.pid for other in beside])

@@ -75,6 +75,42 @@ async def test_another_process_that_works_makes_the_record_say_so(processes: lis
     assert "other processes used" in watch.machine.busy
 
 
+async def test_a_neighbour_that_is_made_to_work_is_a_part_of_the_measurement(
+    processes: list[subprocess.Popen[str]],
+) -> None:
+    engine, neighbour = start(processes, HOLDS), start(processes, WORKS)
+    async with (
+        HostWatch(lambda: engine.pid, beside=[lambda: neighbour.pid]) as known,
+        HostWatch(lambda: engine.pid) as unknown,
+    ):
+        await asyncio.to_thread(line_of, neighbour)
+    assert known.machine is not None
+    assert unknown.machine is not None
+    assert known.machine.others_cores is not None
+    assert unknown.machine.others_cores is not None
+    assert known.machine.others_cores < unknown.machine.others_cores
+    assert "other processes used" in unknown.machine.busy
+
+
+async def test_of_an_engine_beside_itself_nothing_is_counted_twice(processes: list[subprocess.Popen[str]]) -> None:
+    engine = start(processes, HOLDS)
+    workers = [start(processes, WORKS) for _ in range(os.cpu_count() or 1)]
+    async with HostWatch(lambda: engine.pid, beside=[lambda: engine.pid]) as watch:
+        await asyncio.gather(*(asyncio.to_thread(line_of, worker) for worker in workers))
+    assert watch.machine is not None
+    assert "other processes used" in watch.machine.busy
+
+
+async def test_who_else_worked_is_not_guessed_where_a_neighbour_is_hidden(
+    processes: list[subprocess.Popen[str]],
+) -> None:
+    engine = start(processes, HOLDS)
+    async with HostWatch(lambda: engine.pid, beside=[lambda: None]) as watch:
+        pass
+    assert watch.machine is not None
+    assert watch.machine.others_cores is None
+
+
 async def test_of_an_engine_on_another_machine_this_one_says_nothing() -> None:
     async with HostWatch(lambda: None, here=False) as watch:
         pass
