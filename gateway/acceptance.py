@@ -12,7 +12,7 @@ from policies.types import Capability, Deployment, Health, Operation, RequestFac
 
 _MOST = 256
 
-Kind = tuple[str, str, Operation, frozenset[Capability], str]
+Kind = tuple[str, str, Operation, frozenset[Capability], str, frozenset[str]]
 
 
 class Acceptance:
@@ -26,8 +26,9 @@ class Acceptance:
     def fingerprints(self, kind: Kind) -> tuple[str, ...]:
         """Return the acceptable fingerprints, the best precision first; empty for an unknown model.
 
-        ``kind`` is model, selector, operation, needs and pinned deployment. A precision that was asked for is kept to.
-        Without one it is that of the best deployment that is up, or better; when none is up, of the best there is.
+        ``kind`` is model, selector, operation, needs, pinned deployment and those that an experiment leaves. A
+        precision that was asked for is kept to. Without one it is that of the best deployment that is up, or better;
+        when none is up, of the best there is.
         """
         known = self._known.get(kind)
         if known is None:
@@ -47,8 +48,8 @@ class Acceptance:
         return f"{deployment.fingerprint}-{hashlib.sha256(spelled).hexdigest()[:8]}"
 
     def _work_out(self, kind: Kind) -> tuple[str, ...]:
-        model, selector, operation, needs, pinned = kind
-        facts = RequestFacts(model, selector, operation, needs=needs, pinned=pinned)
+        model, selector, operation, needs, pinned, only = kind
+        facts = RequestFacts(model, selector, operation, needs=needs, pinned=pinned, only=only)
         options = roster(self._fleet.deployments).plan(facts).options
         up = [option for option in options if self._fleet.health_of(option.deployment) is Health.UP]
         serving = min((option.grade for option in up or options), default=0)

@@ -113,7 +113,7 @@ class Caching:
         fields = incoming.body.fields
         if not is_cacheable(mode, incoming.operation, fields):
             return None
-        kind = (model, selector, incoming.operation, incoming.needs, wishes.pinned)
+        kind = (model, selector, incoming.operation, incoming.needs, wishes.pinned, wishes.only)
         fingerprints = self._acceptance.fingerprints(kind)
         if not fingerprints:
             return None

@@ -84,7 +84,9 @@ class InferenceEndpoint:
         exchange = Exchange(request_id, arrived_at, incoming, wishes, (("x-request-id", request_id), *passed_on))
         exchange.trace = trace
         exchange.read_s, exchange.read_at = read_at - arrived_at, came_at
-        send.keep(house.telemetry.content_limit)
+        house.experiments.assign(exchange, headers)
+        checked = exchange.assigned.keeps if exchange.assigned is not None else 0
+        send.keep(max(house.telemetry.content_limit, checked))
         await self._serve_until_left(exchange, receive, send)
 
     async def _serve_until_left(self, exchange: Exchange, receive: Receive, send: _SendOnce) -> None:

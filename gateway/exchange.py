@@ -16,6 +16,7 @@ from policies.value import value
 
 if TYPE_CHECKING:
     from gateway.attempt import Attempt
+    from gateway.experiments.assigned import Assigned
     from gateway.telemetry.trace import Trace
 
 
@@ -32,6 +33,8 @@ class Wishes:
     """What the cache may do for it."""
     paced: bool = False
     """A kept answer is to come at the pace at which it was made."""
+    only: frozenset[str] = frozenset()
+    """Ids of the deployments that an experiment leaves to it; empty: all."""
 
 
 @value
@@ -74,6 +77,8 @@ class Exchange:
     """All attempts, in their order; each has its own beginning, end and error."""
     error: ApiError | None = None
     """What the client was told instead of an answer, before any byte of one."""
+    assigned: Assigned | None = None
+    """Where an experiment has sent it."""
     waited_s: float = 0.0
     """Seconds until there was a place for it in this gateway."""
     lookup_s: float = 0.0
@@ -118,6 +123,8 @@ class Exchange:
                 lines += predicted(self.estimate)
         elif self.kept is not None:
             lines += self.kept.headers
+        if self.assigned is not None:
+            lines.append((b"x-paceline-experiment", self.assigned.shown))
         lines.append((b"x-paceline-cache", self.cache))
         if self.cache_key:
             lines.append((b"x-paceline-cache-key", self.cache_key))

@@ -216,6 +216,7 @@ class Fleet:
             scope=wishes.caller,
             objective=wishes.objective or (settings and settings.objective) or self._routing.objective,
             pinned=wishes.pinned,
+            only=wishes.only,
             further=self.learned.turns.further(model, wishes.caller),
             deadline_s=left_s,
         )
@@ -233,12 +234,18 @@ class Fleet:
         return await self._counts.exact(facts, incoming, up)
 
     def route(self, facts: RequestFacts, *, without: Collection[str] = ()) -> Decision:
-        """Decide for one request on what is known at this moment; deployments in ``without`` count as down."""
+        """Decide for one request on what is known at this moment; deployments in ``without`` count as down.
+
+        Where the arm of an experiment cannot serve it, whoever can does.
+        """
         now = asyncio.get_running_loop().time()
         view = self._view(facts, now)
         if without:
             view = replace(view, loads={**view.loads, **dict.fromkeys(without, _FAILED)})
-        return route(facts, view)
+        decision = route(facts, view)
+        if facts.only and not decision.candidates:
+            decision = route(replace(facts, only=frozenset()), view)
+        return decision
 
     def _view(self, facts: RequestFacts, now: float) -> FleetView:
         return FleetView(

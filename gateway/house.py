@@ -13,6 +13,7 @@ from gateway.assembly import Assembly
 from gateway.caching import Caching
 from gateway.client import Scope
 from gateway.exchange import Exchange, Witness
+from gateway.experiments import Experiments
 from gateway.fleet import Fleet
 from gateway.keys import Caller, Door
 from gateway.measuring import Measuring
@@ -42,6 +43,9 @@ class House:
         """Who is told of each request at its end, in this order."""
         if self.telemetry.watches:
             self.witnesses.append(self.telemetry)
+        remote = self.caching.stores.remote if self.caching is not None else None
+        self.experiments = Experiments(settings, self.fleet, remote)
+        self.witnesses.append(self.experiments)
         self.running: set[asyncio.Task[object]] = set()
         """The tasks that answer inference requests now."""
         self.stop_begun = asyncio.Event()
@@ -62,6 +66,7 @@ class House:
         self.measuring.start()
         if self.caching is not None:
             self.caching.open()
+        await self.experiments.start()
         self._assembly.start()
         self.telemetry.start()
 
@@ -78,6 +83,7 @@ class House:
         """Stop everything, the engines that are ours included, and save what was learned."""
         await self._assembly.aclose()
         await self.telemetry.aclose()
+        await self.experiments.aclose()
         if self.caching is not None:
             await self.caching.aclose()
         if self.measuring is not None:

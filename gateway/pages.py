@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 
 from gateway import __version__
 from gateway.admin import admin_router
+from gateway.admin_experiments import experiments_router
 from gateway.errors import ApiError, no_such_model
 from gateway.house import House
 from gateway.keys import require_admin
@@ -45,6 +46,7 @@ def build_pages(house: House) -> Pages:
     app = Pages(title="Paceline", version=__version__, description=DESCRIPTION, docs_url=None, redoc_url=None)
     _add_routes(app, house)
     app.include_router(admin_router(house))
+    app.include_router(experiments_router(house))
     app.include_router(ui_router(house))
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_exception)

@@ -17,6 +17,7 @@ from gateway.settings_cache import CacheSettings
 from gateway.settings_document import Document
 from gateway.settings_engines import EngineKind, EngineSettings, HardwareSettings, LaunchKind, LaunchSettings
 from gateway.settings_errors import Problem, SettingsError, absent_variables, explain, unknown_variables
+from gateway.settings_experiments import ExperimentSettings
 from gateway.settings_parts import (
     AuthSettings,
     DiscoverySettings,
@@ -80,6 +81,7 @@ class Settings(BaseSettings):
     models: dict[str, ModelSettings] = Field(default={}, description="Settings per logical model name.")
     routing: RoutingSettings = Field(default=RoutingSettings(), description="What decides between deployments.")
     cache: CacheSettings = Field(default=CacheSettings(), description="Repeated prompts.")
+    experiments: tuple[ExperimentSettings, ...] = Field(default=(), description="Arms of a model that are compared.")
     discovery: DiscoverySettings = Field(default=DiscoverySettings(), description="Engines found on this machine.")
     data_dir: UserPath = Field(
         default_factory=data_folder,
@@ -118,6 +120,14 @@ class Settings(BaseSettings):
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"each engine needs its own name; more than once: {', '.join(twice)}")
         return engines
+
+    @field_validator("experiments")
+    @classmethod
+    def _distinct_experiments(cls, experiments: tuple[ExperimentSettings, ...]) -> tuple[ExperimentSettings, ...]:
+        for what, values in (("name", [e.name for e in experiments]), ("model", [e.model for e in experiments])):
+            if twice := sorted({each for each in values if values.count(each) > 1}):
+                raise ValueError(f"each experiment needs its own {what}; more than once: {', '.join(twice)}")
+        return experiments
 
     @field_validator("models")
     @classmethod

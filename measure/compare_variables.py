@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from measure.records import Kind, Record
 from policies.types import Precision
@@ -62,6 +62,31 @@ class Difference:
         return f"{self.name}: {self.before or 'none'} → {self.after or 'none'}"
 
 
+class Described(Protocol):
+    """What has variables: a record, or a deployment that serves."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def engine(self) -> str: ...
+    @property
+    def engine_version(self) -> str: ...
+    @property
+    def precision(self) -> Precision: ...
+    @property
+    def scheme(self) -> str: ...
+    @property
+    def hardware(self) -> str: ...
+    @property
+    def context(self) -> int | None: ...
+    @property
+    def slots(self) -> int | None: ...
+    @property
+    def settings(self) -> Mapping[str, str]: ...
+    @property
+    def fingerprint(self) -> str: ...
+
+
 class NotComparable(ValueError):
     """More than one variable differs, or there is nothing to compare; ``differences`` are the variables."""
 
@@ -72,15 +97,15 @@ class NotComparable(ValueError):
         self.fix = fix
 
 
-def precision(record: Record) -> str:
+def precision(record: Described) -> str:
     """Return class and scheme as one value: ``int4 Q4_K_M``, but ``bf16`` however that file calls it."""
     scheme = "" if record.precision in _NAMED_BY_ITS_CLASS else record.scheme
     return f"{record.precision.value} {scheme}".strip()
 
 
-_SAME_ENGINE: Mapping[str, Callable[[Record], str]] = {"version": lambda r: r.engine_version}
+_SAME_ENGINE: Mapping[str, Callable[[Described], str]] = {"version": lambda r: r.engine_version}
 """What compares only within one kind of engine."""
-_ALWAYS: Mapping[str, Callable[[Record], str]] = {
+_ALWAYS: Mapping[str, Callable[[Described], str]] = {
     "model": lambda r: r.model,
     "engine": lambda r: r.engine,
     "precision": precision,
@@ -95,12 +120,12 @@ NAMES = (*_ALWAYS, *_SAME_ENGINE, *CELL, _UNSEEN)
 """The variables that every record has; the names of an engine's settings are variables as well."""
 
 
-def setting_names(records: Iterable[Record]) -> set[str]:
+def setting_names(records: Iterable[Described]) -> set[str]:
     """Return the names of the engine settings that records tell."""
     return {name for record in records for name in record.settings} - _HAVE_FIELDS
 
 
-def differences(before: Sequence[Record], after: Sequence[Record]) -> list[Difference]:
+def differences(before: Sequence[Described], after: Sequence[Described]) -> list[Difference]:
     """Return in what two sides differ, or what one side holds several of; cells are left out.
 
     What a record does not tell ("" or none) is taken for the same. With two kinds of engines, their versions and the
@@ -113,13 +138,13 @@ def differences(before: Sequence[Record], after: Sequence[Record]) -> list[Diffe
     return found or _differing({_UNSEEN: lambda record: record.fingerprint}, before, after)
 
 
-def _setting(name: str) -> Callable[[Record], str]:
+def _setting(name: str) -> Callable[[Described], str]:
     # An engine that tells its settings, and not this one, runs without it.
     return lambda record: record.settings.get(name, "none") if record.settings else ""
 
 
 def _differing(
-    variables: Mapping[str, Callable[[Record], str]], before: Sequence[Record], after: Sequence[Record]
+    variables: Mapping[str, Callable[[Described], str]], before: Sequence[Described], after: Sequence[Described]
 ) -> list[Difference]:
     found = []
     for name, read in variables.items():

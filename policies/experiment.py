@@ -44,10 +44,10 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """Deployments, by id, that serve one side. None at all: whoever routing would choose."""
+    """Deployments that serve one side, by id or by any other selector. None at all: whoever routing would choose."""
 
     name: str
-    deployments: frozenset[str] = frozenset()
+    deployments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,8 @@ ALPHA = 0.05
 """The chance that anything wrong is ever said of arms that are alike: half for the verdict, half for the guardrails."""
 MOST_UNITS = 20_000
 """Units of a stage that are known apart; further ones are served and not counted."""
+Units = dict[tuple[int, str], dict[str, tuple[int, float]]]
+"""By arm and unit, and by metric: number of requests and their mean."""
 _GUARDED = 3
 _SMOOTH = 0.5
 
@@ -81,14 +83,22 @@ class Evidence:
         self._experiment = experiment
         self._by_unit = experiment.sticky is not Sticky.REQUEST
         self.stages: list[Stage] = []
-        self._units: dict[tuple[int, str], dict[str, tuple[int, float]]] = {}
+        self.units: Units = {}
         self.uncounted = 0
         """Requests of units that there was no more room for."""
 
     def begin(self, weights: tuple[float, ...]) -> None:
         """The weights are others from now on."""
         self.stages.append(Stage(weights, [Seen() for _ in self._experiment.arms]))
-        self._units.clear()
+        self.units.clear()
+
+    def restore(self, stages: list[Stage], units: Units, uncounted: int) -> None:
+        """Go on with sums that were kept: those of the present stages and of those before."""
+        for place, stage in enumerate(stages[: len(self.stages)]):
+            self.stages[place] = stage
+        if len(stages) == len(self.stages):
+            self.units = units
+        self.uncounted = uncounted
 
     @property
     def stage(self) -> int:
@@ -101,11 +111,11 @@ class Evidence:
         seen.requests += 1
         if not self._by_unit:
             seen.exposed += 1
-        elif (arm, unit) not in self._units:
-            if len(self._units) >= MOST_UNITS:
+        elif (arm, unit) not in self.units:
+            if len(self.units) >= MOST_UNITS:
                 self.uncounted += 1
                 return
-            self._units[arm, unit] = {}
+            self.units[arm, unit] = {}
             seen.exposed += 1
 
     def add(self, outcome: Outcome) -> None:
@@ -115,7 +125,7 @@ class Evidence:
     def note(self, stage: int, arm: int, unit: str, values: Mapping[str, float]) -> None:
         """Take in what a request of some stage has shown, at its end or later: ``faults`` (0 or 1), ``score``."""
         seen = self.stages[stage].seen[arm]
-        known = self._units.get((arm, unit)) if self._by_unit and stage == self.stage else None
+        known = self.units.get((arm, unit)) if self._by_unit and stage == self.stage else None
         for metric, value in values.items():
             if METRICS[metric].scale is Scale.SHARE:
                 seen.tally(metric).add(bad=value > 0.0)

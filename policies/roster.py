@@ -11,7 +11,7 @@ from policies.types import Capability, Deployment, Operation, Precision, Quality
 _MOST_PLANS = 256
 _MOST_ROSTERS = 4
 
-Kind = tuple[str, str, Operation, frozenset[Capability], str]
+Kind = tuple[str, str, Operation, frozenset[Capability], str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class Roster:
 
     def plan(self, facts: RequestFacts) -> Plan:
         """Return who may serve such requests as far as the fleet alone decides that."""
-        kind = (facts.model, facts.selector, facts.operation, facts.needs, facts.pinned)
+        kind = (facts.model, facts.selector, facts.operation, facts.needs, facts.pinned, facts.only)
         plan = self._plans.get(kind)
         if plan is None:
             plan = self._plans[kind] = self._make_plan(facts)
@@ -141,6 +141,8 @@ def _step(precision: Precision) -> int:
 def _reject(facts: RequestFacts, deployment: Deployment) -> Rejection | None:
     if facts.pinned and facts.pinned != deployment.id:
         return Rejection(deployment, "pinned", f"the caller pinned {facts.pinned}")
+    if facts.only and deployment.id not in facts.only:
+        return Rejection(deployment, "experiment", "an experiment sends this request elsewhere")
     if not selects(facts.selector, deployment):
         return Rejection(deployment, "selector", mismatch(facts.selector, deployment))
     missing = (facts.needs | {facts.operation.capability}) - deployment.capabilities

@@ -190,6 +190,8 @@ class RequestFacts:
     objective: Objective = Objective.LATENCY
     pinned: str = ""
     """A deployment id that the caller insists on (``x-paceline-deployment``)."""
+    only: frozenset[str] = frozenset()
+    """Ids of the deployments that an experiment leaves to it; empty: all."""
     further: float = 0.0
     """How many requests will probably begin with this prompt: where they go, it is in the cache then (``Turns``)."""
     deadline_s: float | None = None

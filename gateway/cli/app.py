@@ -34,6 +34,11 @@ class Commands(LazyGroup):
             "Make many requests in a row, and say whether an engine is stable.", "paceline soak qwen3-8b@vllm"
         ),
         "cache": Help("Show, clear, inspect and warm the cache.", "paceline cache clear --model qwen3-8b"),
+        "experiment": Help(
+            "Compare deployments on a model's own requests.",
+            "paceline experiment start engines --model qwen3-8b --arm a=llamacpp --arm b=vllm",
+        ),
+        "switch": Help("Send a model's requests to one deployment.", "paceline switch qwen3-8b --to vllm --ramp"),
         "key": Help("Make a key for a client.", "paceline key --name alice"),
         "version": Help("Print the versions.", "paceline version"),
     }

@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from gateway.address import url_of
 from gateway.cli.output import UserError
@@ -61,6 +61,34 @@ class RunningGateway:
     def kept(self, key: str) -> dict[str, Any]:
         """Return the entries whose key begins so. Raises as ``fleet`` does."""
         return self._ask("GET", f"/admin/cache/entries/{key}")
+
+    def experiments(self) -> dict[str, Any]:
+        """Return all experiments. Raises as ``fleet`` does."""
+        return self._ask("GET", "/admin/experiments")
+
+    def experiment(self, name: str) -> dict[str, Any]:
+        """Return what can be said of an experiment. Raises as ``fleet`` does."""
+        return self._ask("GET", f"/admin/experiments/{quote(name, safe='')}")
+
+    def start_experiment(self, what: dict[str, Any]) -> dict[str, Any]:
+        """Begin one. Raises as ``fleet`` does."""
+        return self._ask("POST", "/admin/experiments", what)
+
+    def ramp_experiment(self, name: str, share: float | None) -> dict[str, Any]:
+        """Give its new arms a share, the next one when left out. Raises as ``fleet`` does."""
+        return self._ask("PATCH", f"/admin/experiments/{quote(name, safe='')}", {"share": share})
+
+    def stop_experiment(self, name: str) -> dict[str, Any]:
+        """End one. Raises as ``fleet`` does."""
+        return self._ask("DELETE", f"/admin/experiments/{quote(name, safe='')}")
+
+    def switch(self, model: str, to: str, *, ramp: bool) -> dict[str, Any]:
+        """Have a deployment serve a model. Raises as ``fleet`` does."""
+        return self._ask("POST", "/admin/switch", {"model": model, "to": to, "ramp": ramp})
+
+    def switch_back(self, model: str) -> dict[str, Any]:
+        """Undo a switch. Raises as ``fleet`` does."""
+        return self._ask("POST", "/admin/switch/back", {"model": model})
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         parts = urlsplit(self.url)
