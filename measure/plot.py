@@ -21,6 +21,9 @@ _DASHES = ("-", "--", ":")
 PANEL_INCHES = (5.4, 3.9)
 _LEGEND_ROW_INCHES = 0.26
 _PNG_DOTS = 160
+_LEAST_LOG_RANGE = 5.0
+"""So far from end to end a logarithmic axis reaches at least: two of its labels at 1, 2 and 5 are always there, and
+what is nearly equal does not look far apart."""
 _WIDEST_LOG_RANGE = 1000.0
 """Beyond this ratio of a log axis's ends only its powers of ten are labelled."""
 
@@ -141,7 +144,7 @@ def _log_axis(axes: Any, name: str, values: Sequence[float], ticks: Sequence[int
     axis = getattr(axes, f"{name}axis")
     getattr(axes, f"set_{name}scale")("log")
     low, high = min(values), max(values)
-    room = (high / low) ** 0.06 if high > low else 1.5
+    room = max((high / low) ** 0.06, (_LEAST_LOG_RANGE * low / high) ** 0.5)
     getattr(axes, f"set_{name}lim")(low / room, high * room)
     apart = _apart(ticks)
     if apart:

@@ -86,6 +86,11 @@ def test_a_png_is_a_png() -> None:
     assert draw(LENGTHS, Picture.PNG).startswith(b"\x89PNG\r\n")
 
 
+def test_an_axis_has_two_labels_at_least_where_all_points_are_nearly_equal() -> None:
+    (first, *_) = draw([cell(INT4)], Picture.SVG).decode().split("median TTFT (s)")
+    assert {"0.5", "1"} <= set(re.findall(r">([0-9.]+)</text>", first))
+
+
 def test_a_single_point_can_be_drawn() -> None:
     assert draw([cell(INT4)], Picture.SVG)
 
