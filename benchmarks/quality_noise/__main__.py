@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -32,6 +33,8 @@ from policies.types import Quality
 from scripts.lib.local_engines import NotMade
 
 CONTEXT = 4096
+
+_MARKDOWN_COLUMNS = 1000
 
 Row = tuple[Case, QualityVerdict]
 
@@ -56,7 +59,7 @@ def main() -> int:
     if args.json:
         print(json.dumps([{"case": case.name, "noise": case.noise, **verdict.to_dict()} for case, verdict in rows]))
     else:
-        _print(rows)
+        print_table(rows, markdown=args.markdown)
     return 0 if is_right(rows) else 1
 
 
@@ -67,6 +70,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--levels", default=levels, metavar="SHARES", help="of noise (default: %(default)s)")
     parser.add_argument("--limit", type=int, metavar="N", help="only N prompts; all: two minutes for each case")
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead of the table")
+    parser.add_argument("--markdown", action="store_true", help="print the table as Markdown, for a document")
     return parser.parse_args()
 
 
@@ -112,8 +116,10 @@ def is_right(rows: Sequence[Row]) -> bool:
     return all(formats) and noises == sorted(noises, reverse=True) and (not noises or not noises[-1])
 
 
-def _print(rows: Sequence[Row]) -> None:
-    table = Table(title=f"Against {BASELINE.upper()}, suite {VERSION}")
+def print_table(rows: Sequence[Row], *, markdown: bool) -> None:
+    """Print a row for each case; as Markdown each is one line."""
+    title = f"Against {BASELINE.upper()}, suite {VERSION}"
+    table = Table(box=box.MARKDOWN) if markdown else Table(title=title)
     table.add_column("candidate", no_wrap=True)
     names = list(dict.fromkeys(measure.name for _, verdict in rows for measure in verdict.measures))
     for name in names:
@@ -128,7 +134,10 @@ def _print(rows: Sequence[Row]) -> None:
         ]
         good = [sum(score.baseline for score in verdict.scores), sum(score.candidate for score in verdict.scores)]
         table.add_row(case.name, *cells, f"{good[0]} → {good[1]} of {verdict.prompts}", verdict.quality)
-    Console(width=max(Console().width, 190)).print(table)
+    if markdown:
+        print(f"{title}:")
+    # A row of a Markdown table has to stay one line.
+    Console(width=_MARKDOWN_COLUMNS if markdown else max(Console().width, 190)).print(table)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from measurements import deployment
 
-from benchmarks.quality_noise.__main__ import is_right
+from benchmarks.quality_noise.__main__ import is_right, print_table
 from benchmarks.quality_noise.cases import Case
 from measure.quality.verdict import QualityVerdict, baseline_of
 from policies.types import Quality
@@ -41,3 +41,11 @@ def test_it_is_not_when_a_format_fails_or_harm_passes(found: list[tuple[float, Q
 
 def test_cases_are_told_by_format_and_noise() -> None:
     assert [Case("q8_0").name, Case("f16", 0.005).name] == ["Q8_0 unharmed", "F16, 0.5% noise"]
+
+
+def test_as_markdown_each_case_is_one_line_of_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(rows((0.0, PASSED), (0.05, FAILED)), markdown=True)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert lines[0].endswith(":")
+    assert len(lines) == 5
+    assert all(line.startswith("|") and line.endswith("|") for line in lines[1:])
