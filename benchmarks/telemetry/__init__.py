@@ -1,0 +1,1 @@
+"""What telemetry costs a request."""
