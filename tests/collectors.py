@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 from collections.abc import Callable
@@ -172,7 +173,8 @@ class FrozenCollector(Received):
             self.note_call()
 
     def stop(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # not every system ends an accept that waits like this
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         for connection in self._held:
             connection.close()

@@ -83,8 +83,8 @@ class Shipper:
             return
         await asyncio.to_thread(self._thread.join, FLUSH_S)
         if self._thread.is_alive():
-            for outlet in self._outlets:
-                await asyncio.to_thread(outlet.close)
+            for outlet in self._outlets:  # some wait for the call that is under way, which nobody else is to do
+                threading.Thread(target=outlet.close, name="telemetry's end", daemon=True).start()
 
     def _run(self) -> None:
         try:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from engines.scripted import ScriptedEngine
 from engines.scripts import chat, status
+from fleets import samples
 from gateways import Gateway, chat_body, engine_at
 from prometheus import Prometheus, needed
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as open_metrics
@@ -87,6 +88,26 @@ async def test_requests_calls_and_tokens_are_counted_by_where_they_went_and_how_
     assert found["paceline_engine_up"] == {"endpoint=a": 1, "endpoint=b": 1}
     assert set(found["paceline_inflight"].values()) == {0}
     assert found["paceline_queue_depth"] == {"": 0}
+
+
+def measured(running: Gateway) -> Gateway:
+    """Give every deployment a measurement."""
+    for deployment in running.house.fleet.deployments:
+        running.call(running.house.fleet.learned.measured, deployment, samples(1000.0, 100.0))
+    return running
+
+
+async def test_how_far_off_a_prediction_was_is_a_part_of_what_was_predicted(scripted: Scripted, gateway: Start) -> None:
+    engine = scripted(kind="vllm")
+    engine.always(chat(["x"] * 20, prompt_tokens=500))
+    running = measured(gateway(engines=[engine_at(engine, "a")]))
+    await post(running, *[chat_body("word " * 400, max_tokens=20, stream=True)] * 3)  # half a second is predicted
+    found = values(await scrape(running))
+    where = "deployment=a,engine=vllm,model=m,operation=chat,precision=unknown,stage="
+    assert found["paceline_route_prediction_error_ratio_count"] == {f"{where}ttft": 3, f"{where}total": 3}
+    buckets = found["paceline_route_prediction_error_ratio_bucket"]
+    at_most = {bound: buckets[where.replace("model", f"le={bound},model") + "ttft"] for bound in ("0.5", "1.0")}
+    assert at_most == {"0.5": 0, "1.0": 3}
 
 
 async def test_repeated_requests_are_counted_as_hits_with_what_they_saved(scripted: Scripted, gateway: Start) -> None:
@@ -223,16 +244,14 @@ def plain(query: str) -> str:
 async def test_every_query_of_dashboards_and_alerts_names_metrics_and_labels_that_exist(
     scripted: Scripted, gateway: Start
 ) -> None:
-    running = gateway(
-        engines=[engine_at(scripted(kind="vllm"), "a")], cache={"mode": "all"}, telemetry={"console": True}
+    running = measured(
+        gateway(engines=[engine_at(scripted(kind="vllm"), "a")], cache={"mode": "all"}, telemetry={"console": True})
     )
     await post(running, *[chat_body(stream=True)] * 2)
     labels: dict[str, set[str]] = {}
     for family in plain_text(await scrape(running)):
         for sample in family.samples:
             labels.setdefault(sample.name, {"instance", "job"}).update(sample.labels)
-    labels["paceline_route_prediction_error_ratio_bucket"] = {*labels["paceline_call_tokens_total"], "le", "stage"}
-    labels["paceline_route_prediction_error_ratio_count"] = {*labels["paceline_call_tokens_total"], "stage"}
     assert len(all_queries()) > 30
     for where, query in all_queries().items():
         names = re.findall(r"\b(?:paceline|gen_ai|process)_\w+", query)
