@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import httpx
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from fleets import samples
 from gateways import Gateway, chat_body
 from measurements import record, run
@@ -24,6 +25,7 @@ from policies.types import Deployment, Quality
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
 LIMIT_MS = 20_000
+Open = Callable[..., Page]
 NOISE = (0.97, 0.99, 1.0, 1.01, 1.04)
 
 
@@ -39,18 +41,46 @@ def started_browser() -> Iterator[Browser]:
         browser.close()
 
 
-class Console:
-    """What a page complained about, and what it loaded from elsewhere."""
+@contextmanager
+def visitor(browser: Browser) -> Iterator[Open]:
+    """Opens pages: ``visit(gateway, "#/now")``. At the end none may have complained, or loaded anything from elsewhere.
 
-    def __init__(self, page: Page, origin: str) -> None:
-        self.complaints: list[str] = []
-        page.on("console", lambda said: said.type in ("error", "warning") and self.complaints.append(said.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("request", lambda request: self._look(request.url, origin))
+    A browser says itself when an answer was a refusal: ``refusals`` are the statuses that a test is about.
+    """
+    opened: list[tuple[Page, list[str], tuple[int, ...]]] = []
 
-    def _look(self, url: str, origin: str) -> None:
+    def visit(gateway: Gateway, path: str = "#/now", refusals: tuple[int, ...] = (), **context: Any) -> Page:
+        page = browser.new_context(viewport={"width": 1280, "height": 800}, **context).new_page()
+        page.set_default_timeout(LIMIT_MS)
+        opened.append((page, _complaints(page, gateway.url), refusals))
+        page.goto(f"{gateway.url}/ui/{path}")
+        return page
+
+    yield visit
+    for page, complaints, refusals in opened:
+        page.context.close()
+        allowed = [f"responded with a status of {status} " for status in refusals]
+        assert [said for said in complaints if not any(part in said for part in allowed)] == []
+
+
+def _complaints(page: Page, origin: str) -> list[str]:
+    """What a page complains about from now on, and what it loads from elsewhere."""
+    complaints: list[str] = []
+
+    def look(url: str) -> None:
         if not url.startswith((origin, "data:")):
-            self.complaints.append(f"loads {url}")
+            complaints.append(f"loads {url}")
+
+    page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda request: look(request.url))
+    return complaints
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds wrong with a page for those who do not see it, or see it badly."""
+    found = Axe().run(page).response["violations"]
+    return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"]]
 
 
 def measured(gateway: Gateway) -> None:

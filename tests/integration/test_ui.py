@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from dashboards import LIMIT_MS, Console, ask, fill, measured, started_browser
+from dashboards import LIMIT_MS, Open, ask, fill, measured, started_browser, violations, visitor
 from engines.scripted import ScriptedEngine
 from engines.scripts import chat, status, whole
 from gateways import Gateway, engine_at
 from playwright.sync_api import Browser, Page, expect
-
-Open = Callable[..., Page]
 
 PAGES = ("now", "requests", "benchmarks", "quality", "experiments", "cache", "playground")
 TITLES = {"quality": "Precision and quality"}
@@ -49,25 +45,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Open]:
-    """Opens pages of a gateway; at the end none of them may have complained, or loaded anything from elsewhere."""
-    opened: list[tuple[Page, Console]] = []
-
-    def start(gateway: Gateway, path: str = "#/now", **context: Any) -> Page:
-        page = browser.new_context(viewport={"width": 1280, "height": 800}, **context).new_page()
-        page.set_default_timeout(LIMIT_MS)
-        opened.append((page, Console(page, gateway.url)))
-        page.goto(f"{gateway.url}/ui/{path}")
-        return page
-
-    yield start
-    for page, console in opened:
-        page.context.close()
-        assert console.complaints == []
-
-
-def violations(page: Page) -> list[str]:
-    found = Axe().run(page).response["violations"]
-    return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"]]
+    with visitor(browser) as visit:
+        yield visit
 
 
 def has_loaded(page: Page, name: str) -> None:
@@ -83,3 +62,153 @@ def test_each_page_is_accessible_and_complains_of_nothing(shown: Gateway, visit:
     page = visit(shown, f"#/{name}", color_scheme=scheme)
     has_loaded(page, name)
     assert violations(page) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_each_page_fits_a_phone(shown: Gateway, visit: Open, name: str) -> None:
+    page = visit(shown, f"#/{name}")
+    page.set_viewport_size({"width": 360, "height": 740})
+    has_loaded(page, name)
+    assert page.evaluate("() => document.scrollingElement.scrollWidth") <= 360
+    assert violations(page) == []
+
+
+def test_now_shows_what_ended_where_it_went_and_why(shown: Gateway, visit: Open) -> None:
+    page = visit(shown)
+    table = page.get_by_role("region", name="Last decisions")
+    expect(table.get_by_role("row").filter(has_text="from the cache")).to_have_count(1)
+    refused = table.get_by_role("row").filter(has_text="refused")
+    expect(refused).to_contain_text("The model 'nobody' does not exist")
+    deployments = page.get_by_role("region", name="Deployments")
+    for name in ("best", "fast"):
+        expect(deployments.get_by_role("row").filter(has_text=name)).to_contain_text("up")
+    reply = ask(shown, "and one more", {"x-paceline-deployment": "fast"}, stream=True)
+    newest = table.get_by_role("row").nth(1)
+    expect(newest).to_contain_text(reply.headers["x-paceline-reason"], timeout=LIMIT_MS)
+    expect(newest).to_contain_text("fast")
+    expect(newest).to_contain_text("predicted")
+
+
+def test_now_says_what_to_do_where_there_is_no_engine(gateway: Callable[..., Gateway], visit: Open) -> None:
+    page = visit(gateway(engines=[], discovery={"enabled": False}))
+    expect(page.get_by_text("No engine is known.")).to_be_visible()
+    expect(page.get_by_text("paceline doctor")).to_be_visible()
+    expect(page.get_by_text("No request yet.")).to_be_visible()
+
+
+def test_an_engine_that_dies_is_seen_without_reloading(
+    gateway: Callable[..., Gateway], scripted: Callable[..., ScriptedEngine], visit: Open
+) -> None:
+    engine = scripted(kind="vllm")
+    running = gateway(engines=[engine_at(engine, "a")])
+    page = visit(running)
+    row = page.get_by_role("region", name="Deployments").get_by_role("row").filter(has_text="a")
+    expect(row.last).to_contain_text("unmeasured")
+    engine.stop()
+    assert ask(running).status_code == httpx.codes.SERVICE_UNAVAILABLE
+    expect(page.get_by_role("region", name="Deployments")).to_contain_text("down", timeout=LIMIT_MS)
+    expect(page.get_by_role("region", name="Last decisions")).to_contain_text("failed")
+
+
+def test_benchmarks_have_records_curves_and_a_comparison(shown: Gateway, visit: Open) -> None:
+    page = visit(shown, "#/benchmarks")
+    expect(page.get_by_role("region", name="Table of records").get_by_role("row")).to_have_count(11)
+    expect(page.get_by_role("img", name=re.compile("Time to first token"))).to_be_visible()
+    expect(page.locator(".plot canvas")).to_have_count(2)
+    page.get_by_label("A: deployment").fill("best")
+    page.get_by_label("B: another").fill("fast")
+    page.get_by_role("button", name="Compare").click()
+    compared = page.locator("[data-part=compared]")
+    expect(compared).to_contain_text("precision")
+    expect(compared.get_by_role("row").filter(has_text="TTFT").first).to_contain_text("B faster by")
+    assert violations(page) == []
+
+
+def test_what_cannot_be_compared_or_selected_is_said_with_a_way_out(shown: Gateway, visit: Open) -> None:
+    page = visit(shown, "#/benchmarks", refusals=(400,))
+    page.get_by_label("A: deployment").fill("best,concurrency=1")
+    page.get_by_label("B: another").fill("fast,concurrency=2")
+    page.get_by_role("button", name="Compare").click()
+    compared = page.locator("[data-part=compared]")
+    expect(compared.get_by_role("alert")).to_contain_text("2 variables differ")
+    expect(compared.get_by_role("row").filter(has_text="concurrency")).to_be_visible()
+    page.get_by_role("searchbox", name="Selection").fill("engin=vllm")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("alert").first).to_contain_text("Did you mean engine")
+
+
+def test_quality_shows_verdicts_with_their_measures_and_the_worst_pairs(shown: Gateway, visit: Open) -> None:
+    page = visit(shown, "#/quality")
+    rows = page.get_by_role("row")
+    expect(rows.filter(has_text="best").first).to_contain_text("baseline")
+    expect(rows.filter(has_text="best").first).to_contain_text("stable")
+    expect(rows.filter(has_text="fast").first).to_contain_text("failed")
+    expect(rows.filter(has_text="answers that became loops").last).to_contain_text("failed")
+    page.get_by_text("became a loop").first.click()
+    expect(page.locator("mark").first).to_contain_text("the ferry the ferry")
+    assert violations(page) == []
+
+
+def test_the_cache_is_shown_looked_into_and_emptied(
+    gateway: Callable[..., Gateway], scripted: Callable[..., ScriptedEngine], visit: Open
+) -> None:
+    running = gateway(engines=[engine_at(scripted(kind="vllm"), "a")], cache={"mode": "auto"})
+    key = [ask(running) for _ in range(4)][-1].headers["x-paceline-cache-key"]
+    page = visit(running, "#/cache")
+    expect(page.get_by_role("region", name="Summary")).to_contain_text("75 %")
+    page.get_by_label("Beginning of its key").fill(key)
+    page.get_by_role("button", name="Look").click()
+    expect(page.get_by_label("Kept answer")).to_contain_text("Hel")
+    assert violations(page) == []
+    page.get_by_role("button", name="Delete…").click()
+    page.get_by_role("button", name="Yes, delete them").click()
+    expect(page.get_by_role("region", name="Empty it")).to_contain_text("1 entry deleted.")
+    assert ask(running).headers["x-paceline-cache"] == "miss"
+
+
+def test_a_cache_that_is_off_says_how_it_is_switched_on(
+    gateway: Callable[..., Gateway], scripted: Callable[..., ScriptedEngine], visit: Open
+) -> None:
+    page = visit(gateway(engines=[engine_at(scripted(kind="vllm"), "a")]), "#/cache")
+    expect(page.get_by_text("The cache is off.")).to_be_visible()
+    expect(page.get_by_text("cache.mode")).to_be_visible()
+
+
+@pytest.mark.parametrize("order", ["all at once", "one after another"])
+def test_the_playground_asks_each_deployment_and_says_how_long_it_took(shown: Gateway, visit: Open, order: str) -> None:
+    page = visit(shown, "#/playground")
+    page.get_by_label("Prompt").fill("Say hello.")
+    page.get_by_label(order).check()
+    page.get_by_role("button", name="Send to 2 deployments").click()
+    for name in ("best", "fast"):
+        answer = page.get_by_role("article", name=name, exact=True)
+        expect(answer).to_contain_text("done")
+        expect(answer.get_by_label(f"Answer of {name}")).to_have_text("Hello!")
+        expect(answer).to_contain_text(re.compile(r"TTFT\s*[\d.]+ m?s\s*predicted"))
+    assert violations(page) == []
+
+
+def test_the_playground_says_in_words_why_a_deployment_did_not_answer(
+    gateway: Callable[..., Gateway], scripted: Callable[..., ScriptedEngine], visit: Open
+) -> None:
+    good, bad = scripted(kind="vllm"), scripted(kind="vllm")
+    good.always(chat(["fine"]))
+    bad.always(status(500))
+    page = visit(gateway(engines=[engine_at(good, "good"), engine_at(bad, "bad")]), "#/playground", refusals=(502,))
+    page.get_by_role("button", name="Send to 2 deployments").click()
+    expect(page.get_by_role("article", name="good")).to_contain_text("fine")
+    expect(page.get_by_role("article", name="bad")).to_contain_text("refused with 500")
+
+
+@pytest.mark.llamacpp
+def test_the_playground_streams_from_a_real_llamacpp(
+    gateway: Callable[..., Gateway], llamacpp: Any, visit: Open
+) -> None:
+    running = gateway(engines=[{"name": "real", "url": llamacpp.url}])
+    page = visit(running, "#/playground")
+    page.get_by_label("Most tokens").fill("8")
+    page.get_by_role("button", name="Send to one deployment").click()
+    answer = page.get_by_role("article", name="real")
+    expect(answer).to_contain_text("done", timeout=120_000)
+    expect(answer).to_contain_text(re.compile(r"Decode\s*[\d.]+ tok/s"))
+    expect(answer.get_by_label("Answer of real")).not_to_be_empty()

@@ -52,6 +52,9 @@ export function interval(low, at, high, { least, most, zero = null, limits = [],
     <circle class="at" cx=${place(at)} cy="9" r="3.5"></circle>`}</svg>`;
 }
 
+/** A table that may be wider than its place: it scrolls, by keyboard too. */
+export const wide = (label, table) => html`<div class="scroll" tabindex="0" role="group" aria-label=${label}>${table}</div>`;
+
 const QUALITY = { passed: "good", baseline: "good", failed: "bad", untested: "none" };
 export const quality = word => is(QUALITY[word] ?? "none", word);
 

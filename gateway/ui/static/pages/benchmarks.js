@@ -3,7 +3,7 @@
 import { json } from "../api.js";
 import { Chart, legend } from "../chart.js";
 import { bytes, change, count, date, plural, precision, seconds, speed } from "../format.js";
-import { empty, html, interval, is, nothing, problem, render, tag } from "../parts.js";
+import { empty, html, interval, is, nothing, problem, render, tag, wide } from "../parts.js";
 
 export const title = "Benchmarks";
 
@@ -105,10 +105,10 @@ const panel = (each, index) => html`<section aria-labelledby=${`panel-${index}`}
   <div class="chart">${legend(each.lines.map(line => line.label))}
     <div class="plot" data-panel=${index} role="img" aria-label=${`${each.title}: ${each.y} over ${each.x}; the numbers are in the table below`}></div>
     <p class="hint">Across: ${each.x}. Up: ${each.y}. Whiskers: lowest and highest run.</p>
-    <details><summary>The same as a table</summary><div class="scroll"><table><thead><tr><th scope="col">Deployment</th>
+    <details><summary>The same as a table</summary>${wide(`Numbers of ${each.title}`, html`<table><thead><tr><th scope="col">Deployment</th>
       <th scope="col" class="n">${each.x}</th><th scope="col" class="n">median</th><th scope="col" class="n">lowest</th><th scope="col" class="n">highest</th></tr></thead>
       <tbody>${each.lines.flatMap(line => line.points.map(point => html`<tr><th scope="row">${line.label}</th><td class="n">${count(point.x)}</td>
-        ${[point.middle, point.low, point.high].map(value => html`<td class="n">${unit(each)(value)}</td>`)}</tr>`))}</tbody></table></div></details></div></section>`;
+        ${[point.middle, point.low, point.high].map(value => html`<td class="n">${unit(each)(value)}</td>`)}</tr>`))}</tbody></table>`)}</details></div></section>`;
 
 const unit = each => (each.y.includes("(s)") ? seconds : speed);
 
@@ -144,13 +144,13 @@ function comparison(made) {
 
 function findings(all, caption) {
   const reach = Math.max(0.1, ...all.flatMap(each => (each.interval ?? [each.change]).map(Math.abs)));
-  return html`<div class="scroll"><table><caption class="hint">${caption}; intervals of 95 % confidence</caption><thead><tr><th scope="col">Metric</th>
+  return wide(caption, html`<table><caption class="hint">${caption}; intervals of 95 % confidence</caption><thead><tr><th scope="col">Metric</th>
     <th scope="col" class="n">A</th><th scope="col" class="n">B</th><th scope="col" class="n">Change</th><th scope="col">Interval</th><th scope="col">What it shows</th></tr></thead>
     <tbody>${all.map(each => html`<tr><th scope="row">${each.metric}</th>
       <td class="n">${told(each, each.before)}</td><td class="n">${told(each, each.after)}</td><td class="n">${change(each.change)}</td>
       <td>${each.interval ? html`${interval(each.interval[0], each.change, each.interval[1], { least: -reach, most: reach, zero: 0, label: `${change(each.interval[0])} to ${change(each.interval[1])}` })}
         <small class="muted">${change(each.interval[0])} … ${change(each.interval[1])}</small>` : "–"}</td>
-      <td class="wide">${each.verdict}</td></tr>`)}</tbody></table></div>`;
+      <td class="wide">${each.verdict}</td></tr>`)}</tbody></table>`);
 }
 
 const told = (each, value) => UNITS[each.unit](value);

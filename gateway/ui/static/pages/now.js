@@ -89,8 +89,8 @@ function row(each, requests) {
     <th scope="row">${each.id}<small class="muted">${each.model ? html`${each.model} · ${each.engine_label} · ${precision(each)}` : "not yet known what it serves"}</small></th>
     <td data-label="State">${health(each.state)}${each.note ? html`<small class="muted">${each.note}</small>` : nothing}</td>
     <td data-label="In flight">${bar(taken, each.slots ?? Math.max(4, taken), told)}<small class="muted">${told}</small></td>
-    <td data-label="TTFT, median">${figure(seconds(median(ttfts)), ttfts, "time to first token", idle(each, "ttft_s", seconds))}</td>
-    <td data-label="Decode, median">${figure(speed(median(speeds)), speeds, "decode speed", idle(each, "decode_tokens_per_s", speed))}</td>
+    <td data-label="TTFT">${figure(seconds(median(ttfts)), ttfts, "time to first token", idle(each, "ttft_s", seconds))}</td>
+    <td data-label="Decode">${figure(speed(median(speeds)), speeds, "decode speed", idle(each, "decode_tokens_per_s", speed))}</td>
     <td data-label="Requests, 5 min" class="n">${count(requests.length)}</td></tr>`;
 }
 
@@ -117,7 +117,7 @@ function decisions(requests) {
 
 const decision = each => html`<tr>
   <th scope="row" class="nowrap"><a href="#/requests/${encodeURIComponent(each.id)}">${clock(each.at)}</a></th>
-  <td data-label="Asked for">${each.model}</td>
+  <td class="two" data-label="Asked for">${each.model}</td>
   <td data-label="Went to">${each.deployment || "nobody"} ${told(each)}</td>
   <td class="wide whole">${each.error || each.reason || "–"}</td>
   <td class="n" data-label="TTFT">${beside(each.ttft_s, each.predicted_ttft_s)}</td>

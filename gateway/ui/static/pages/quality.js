@@ -2,7 +2,7 @@
 
 import { json } from "../api.js";
 import { change, count, date, plural, precision, share } from "../format.js";
-import { empty, html, interval, is, nothing, problem, quality, render } from "../parts.js";
+import { empty, html, interval, is, nothing, problem, quality, render, wide } from "../parts.js";
 
 export const title = "Precision and quality";
 
@@ -43,8 +43,8 @@ const regression = each => {
   return html`<details ?open=${each.quality === "failed"}><summary>${each.id}: regression against ${baseline.deployment}, ${date(at)}</summary>
     <p>${quality(each.regression.quality)} ${why}.</p>
     <p class="muted">${plural(prompts, "prompt")}${unanswered ? `, ${count(unanswered)} without an answer` : ""}; suite ${suite}.${notes.map(note => ` Note: ${note}.`)}</p>
-    <div class="scroll"><table><thead><tr><th scope="col">Measure</th><th scope="col" class="n">Found</th><th scope="col">Interval, and what is tolerated</th><th scope="col">Tolerated</th><th scope="col">Verdict</th></tr></thead>
-      <tbody>${measures.map(measure)}</tbody></table></div>
+    ${wide(`Measures of ${each.id}`, html`<table><thead><tr><th scope="col">Measure</th><th scope="col" class="n">Found</th><th scope="col">Interval, and what is tolerated</th><th scope="col">Tolerated</th><th scope="col">Verdict</th></tr></thead>
+      <tbody>${measures.map(measure)}</tbody></table>`)}
     <div class="pair"><table><caption class="hint">Good answers by category</caption><thead><tr><th scope="col">Category</th><th scope="col" class="n">Prompts</th><th scope="col" class="n">${baseline.deployment}</th><th scope="col" class="n">${each.id}</th></tr></thead>
       <tbody>${scores.map(score => html`<tr><th scope="row">${score.category}</th><td class="n">${score.prompts}</td><td class="n">${score.baseline}</td><td class="n">${score.candidate}</td></tr>`)}</tbody></table>
       ${means ? html`<dl class="facts"><dt>Equal answers</dt><dd>${share(means.identical)}</dd><dt>Common beginning</dt><dd>${share(means.prefix)} of the words</dd>

@@ -2,7 +2,7 @@
 
 import { json } from "../api.js";
 import { count, plural, seconds, share, speed } from "../format.js";
-import { empty, ended, html, nothing, problem, render, svg, tag } from "../parts.js";
+import { empty, ended, html, nothing, problem, render, svg, tag, wide } from "../parts.js";
 
 export const title = "Requests";
 
@@ -72,7 +72,7 @@ const predicted = ({ expected: e }) => (e ? { ttft: e.queue_s + e.load_s + e.pre
 const table = found => html`<div class="scroll"><table class="cards"><thead><tr><th scope="col">Request</th><th scope="col">Asked for</th><th scope="col">Went to</th>
     <th scope="col">Ended</th><th scope="col" class="n">TTFT</th><th scope="col" class="n">Total</th><th scope="col">Why it took so long</th></tr></thead>
   <tbody>${found.map(each => html`<tr><th scope="row"><a class="mono" href="#/requests/${encodeURIComponent(each.request_id)}">${each.request_id}</a><small class="muted nowrap">${when(each.at)}</small></th>
-    <td data-label="Asked for">${each.model}${each.caller ? html`<small class="muted">key ${each.caller}</small>` : nothing}</td>
+    <td class="two" data-label="Asked for">${each.model}${each.caller ? html`<small class="muted">key ${each.caller}</small>` : nothing}</td>
     <td data-label="Went to">${each.deployment || "nobody"} ${each.cache === "hit" ? tag("from the cache") : each.cache === "coalesced" ? tag("shared") : nothing}</td>
     <td data-label="Ended">${ended(each.ended)}</td>
     <td class="n" data-label="TTFT">${beside(each.ttft_s, predicted(each).ttft)}</td><td class="n" data-label="Total">${beside(each.total_s, predicted(each).total)}</td>
@@ -110,7 +110,7 @@ function waterfall(told) {
   const reach = Math.max(all, ...rows.reduce(([ends, at], [name, value]) => [[...ends, at + Math.max(value, expect(name) ?? 0)], at + value], [[], 0])[0]);
   let at = 0;
   if (!rows.length) return empty("It took no time that could be measured.", "");
-  return html`<div class="scroll"><table class="fall"><thead><tr><th scope="col">Stage</th><th scope="col"><span class="hint">filled: took; dashed: predicted</span></th><th scope="col" class="n">Took</th><th scope="col" class="n">Predicted</th><th scope="col" class="n">Share</th></tr></thead>
+  return wide("Stages", html`<table><thead><tr><th scope="col">Stage</th><th scope="col"><span class="hint">filled: took; dashed: predicted</span></th><th scope="col" class="n">Took</th><th scope="col" class="n">Predicted</th><th scope="col" class="n">Share</th></tr></thead>
     <tbody>${rows.map(([name, value, isOutside]) => {
       const begin = at, foreseen = isOutside ? null : expect(name), place = part => `${((100 * part) / reach).toFixed(2)}%`;
       at += value;
@@ -118,7 +118,7 @@ function waterfall(told) {
         <td class="plot"><svg class="fall" width="100%" height="16" aria-hidden="true">${svg`<rect class=${isOutside ? "outside" : "took"} x=${place(begin)} width=${place(Math.max(value, reach / 500))} y="3" height="10"></rect>
           ${foreseen ? svg`<rect class="told" x=${place(begin)} width=${place(foreseen)} y="1" height="14"></rect>` : nothing}`}</svg></td>
         <td class="n">${seconds(value)}</td><td class="n">${foreseen === null ? "–" : seconds(foreseen)}</td><td class="n">${share(value / all)}</td></tr>`;
-    })}</tbody></table></div>`;
+    })}</tbody></table>`);
 }
 
 const evidence = all => html`<table><thead><tr><th scope="col">Evidence</th><th scope="col" class="n">Seen</th><th scope="col" class="n">Expected</th></tr></thead>
