@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from opentelemetry.sdk.environment_variables import OTEL_RESOURCE_ATTRIBUTES, OTEL_SERVICE_NAME
-from opentelemetry.sdk.metrics._internal.exemplar import Exemplar as SdkExemplar
+from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
 from opentelemetry.sdk.metrics.export import (
     AggregationTemporality,
     Gauge,
