@@ -18,6 +18,7 @@ from gateway.exchange import Exchange, Wishes
 from gateway.incoming import IMAGE_TOKENS, Incoming
 from gateway.learned import Learned
 from gateway.lingering import Lingering
+from gateway.loads import Loads
 from gateway.settings import ModelSettings, RoutingSettings
 from measure.traffic import Traffic
 from measure.verdicts import Verdict, standings
@@ -58,11 +59,9 @@ class Fleet:
         self._aliases = {alias: name for name, settings in models.items() for alias in settings.aliases}
         self._engines: dict[str, Engine] = {}
         self._by_deployment: dict[str, Engine] = {}
-        self._deployment: dict[str, Deployment] = {}
         self._of_model: dict[str, tuple[Deployment, ...]] = {}
         self._ledger = Ledger()
         self._breakers = Breakers()
-        self._busy_until: dict[str, float] = {}
         self._lingering = Lingering(self._ledger)
         self._last_used: dict[str, str] = {}
         self._traffic: dict[str, Traffic] = {}
@@ -73,6 +72,7 @@ class Fleet:
         self._trusted = {name: each.trusted_precision for name, each in models.items() if each.trusted_precision}
         self._quality_why: dict[str, str] = {}
         self.learned = Learned()
+        self._loads = Loads(self._ledger, self._breakers, self._lingering, self.learned)
         self.deployments: tuple[Deployment, ...] = ()
         self.stopping = False
 
@@ -121,8 +121,7 @@ class Fleet:
             self._counts.place(self._of_model)
             self._ledger.place(deployments, asyncio.get_running_loop().time())
             self._breakers.place(deployments)
-            self._deployment = {d.id: d for d in deployments}
-            self._busy_until = {id_: until for id_, until in self._busy_until.items() if id_ in self._by_deployment}
+            self._loads.place(self._engines.values(), {d.id: (self._by_deployment[d.id], d) for d in deployments})
             self._last_used = {model: id_ for model, id_ in self._last_used.items() if model in self._of_model}
         self.learned.keep([d for d in deployments if self.health_of(d) is not Health.DOWN])
         for listener in self._listeners:
@@ -250,47 +249,13 @@ class Fleet:
     def _view(self, facts: RequestFacts, now: float) -> FleetView:
         return FleetView(
             deployments=self.deployments,
-            loads=self._loads(facts, now),
+            loads=self._loads.views(facts, now),
             predictor=self.learned.predictor,
             last_used=self._last_used,
             now=now,
             cost_to_others=self._routing.cost_to_others,
             margins=(self._routing.margin_8_bits, self._routing.margin_4_bits),
             usual=self._ledger.usual(),
-        )
-
-    def _loads(self, facts: RequestFacts, now: float) -> dict[str, LoadView]:
-        """Return the loads of those that are not plainly idle; a decision takes all others to be."""
-        held: dict[str, int] = {}
-        if facts.prefix:
-            block = self.learned.block_tokens(facts.model)
-            held = self.learned.prefixes.holders(facts.prefix, block, facts.prompt_tokens)
-        if self._busy_until:
-            self._busy_until = {id_: until for id_, until in self._busy_until.items() if until > now}
-        ids = {*self._ledger.busy, *self._breakers.tripped, *self._busy_until, *self._lingering.ids, *held}
-        for engine in self._engines.values():
-            if not engine.is_plain:
-                ids.update(deployment.id for deployment in engine.deployments)
-        most = max(0, facts.prompt_tokens - 1)
-        return {id_: self._load(id_, min(held.get(id_, 0), most), now) for id_ in ids if id_ in self._by_deployment}
-
-    def _load(self, id_: str, cached_tokens: int, now: float) -> LoadView:
-        engine = self._by_deployment[id_]
-        health = engine.health
-        busy_until = self._busy_until.get(id_)
-        return LoadView(
-            health,
-            *self._ledger.view(id_),
-            foreign_running=engine.foreign_running,
-            foreign_waiting=engine.foreign_waiting,
-            age_s=now - engine.gauges_at,
-            resident=engine.is_plain or engine.is_resident(self._deployment[id_]),
-            load_s=engine.remaining_load_s(now) if health is Health.LOADING else engine.usual_load_s,
-            breaker_open=not self._breakers.allow(id_, now),
-            retry_after_s=0.0 if busy_until is None else max(0.0, busy_until - now),
-            cached_tokens=cached_tokens,
-            note=engine.note,
-            lingers_s=self._lingering.left_s(id_, now),
         )
 
     def begin(self, exchange: Exchange, candidate: Candidate) -> Attempt:
@@ -394,7 +359,7 @@ class Fleet:
         else:
             attempt.leave.abandoned()
         if isinstance(error, Busy):
-            self._busy_until[deployment.id] = now + (error.retry_after_s or BUSY_S)
+            self._loads.leave_alone(deployment.id, now + (error.retry_after_s or BUSY_S))
         elif isinstance(error, Loading):
             attempt.engine.mark_loading()
         elif isinstance(error, Unreachable):
