@@ -46,6 +46,7 @@ class House:
         remote = self.caching.stores.remote if self.caching is not None else None
         self.experiments = Experiments(settings, self.fleet, remote)
         self.witnesses.append(self.experiments)
+        self._serves = serves
         self.running: set[asyncio.Task[object]] = set()
         """The tasks that answer inference requests now."""
         self.stop_begun = asyncio.Event()
@@ -66,7 +67,8 @@ class House:
         self.measuring.start()
         if self.caching is not None:
             self.caching.open()
-        await self.experiments.start()
+        if self._serves:
+            await self.experiments.start()
         self._assembly.start()
         self.telemetry.start()
 
@@ -81,9 +83,9 @@ class House:
 
     async def aclose(self) -> None:
         """Stop everything, the engines that are ours included, and save what was learned."""
+        await self.experiments.aclose()
         await self._assembly.aclose()
         await self.telemetry.aclose()
-        await self.experiments.aclose()
         if self.caching is not None:
             await self.caching.aclose()
         if self.measuring is not None:

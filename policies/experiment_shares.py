@@ -19,7 +19,8 @@ from policies.experiment_intervals import Difference
 
 UNBALANCED_AT = 0.001
 """The chance with which a split that is as it was meant is called unbalanced, ever."""
-_NARROW = 40
+_STEPS = 20
+"""How often a range is halved: a millionth is near enough for a share."""
 _LEAST = 1e-9
 _CONCENTRATION = 100.0
 """How near to the split that was meant another one is expected: as if so many had been seen."""
@@ -82,7 +83,7 @@ def _edge(strata: Sequence[tuple[Tally, Tally]], inside: float, outside: float, 
     """The last difference between ``inside`` and ``outside`` that is not refuted, by halving."""
     if log_evidence(strata, outside) < limit:
         return outside
-    for _ in range(_NARROW):
+    for _ in range(_STEPS):
         middle = (inside + outside) / 2.0
         if log_evidence(strata, middle) < limit:
             inside = middle
@@ -103,7 +104,7 @@ def _log_best(first: Tally, second: Tally, difference: float) -> float:
     def slope(share: float) -> float:
         return _slope(first, share) + _slope(second, share + difference)
 
-    for _ in range(_NARROW):
+    for _ in range(_STEPS):
         middle = (low + high) / 2.0
         low, high = (middle, high) if slope(middle) > 0.0 else (low, middle)
     middle = (low + high) / 2.0

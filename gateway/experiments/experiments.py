@@ -47,6 +47,8 @@ class Experiments:
         self._sharing = Sharing(remote) if remote is not None else None
         self._known: dict[str, Running] = {}
         self._of_model: dict[str, Running] = {}
+        self._gone: set[str] = set()
+        """Names that are no longer known and may still be kept."""
         self._task: asyncio.Task[None] | None = None
         self._checking = Checking()
         self.shadow = Shadow(fleet, self._checking)
@@ -209,12 +211,14 @@ class Experiments:
         over = [name for name, each in self._known.items() if not each.runs]
         for name in over[: max(0, len(self._known) - MOST)]:
             del self._known[name]
+            self._gone.add(name)
+        self._gone.discard(running.experiment.name)
         self._placed()
 
     def _settle(self, running: Running) -> None:
         """What has ended takes no request any more."""
-        if not running.runs and self._of_model.get(running.experiment.model) is running:
-            del self._of_model[running.experiment.model]
+        if not running.runs:
+            self._of_model = {model: each for model, each in self._of_model.items() if each is not running}
 
     def _placed(self) -> None:
         """Look which deployments the arms have now."""
@@ -222,7 +226,7 @@ class Experiments:
         for running in self._known.values():
             running.place(self._fleet.deployments_of(running.experiment.model))
             if running.runs:
-                self._of_model[running.experiment.model] = running
+                self._of_model.setdefault(self._fleet.resolve(running.experiment.model)[0], running)
 
     def _declare(self) -> None:
         """Begin what the configuration declares for the first time or in another way, end what it does no longer."""
@@ -232,15 +236,21 @@ class Experiments:
                 running.end("no longer in the configuration")
         for name, experiment in declared.items():
             known = self._known.get(name)
-            if known is None or known.experiment != experiment:
-                self._known[name] = Running(experiment, declared=True)
+            if known is not None and known.experiment == experiment:
+                continue
+            others = [each for each in self._known.values() if each.runs and each.experiment.name != name]
+            if taken := next((each for each in others if each.experiment.model == experiment.model), None):
+                told = "the experiment %s does not begin: %s has the requests of %s; begin it once that has ended"
+                logger.warning(told, name, taken.experiment.name, experiment.model)
+                continue
+            self._known[name] = Running(experiment, declared=True)
 
     async def _tend(self) -> None:
         """Keep what has changed, and agree with the other gateways."""
         while True:
             await asyncio.sleep(TEND_EVERY_S)
             if self._sharing is not None:
-                self._adopt(await self._sharing.exchange(self._known))
+                self._adopt(await self._sharing.exchange(self._known, tuple(self._gone)))
             await self._keep()
 
     def _adopt(self, told: Iterable[bytes]) -> None:
@@ -252,7 +262,7 @@ class Experiments:
                 continue
             known = self._known.get(experiment.name)
             if known is None or known.experiment != experiment:
-                if known is None or state.version > known.state.version:
+                if not state.ended if known is None else state.version > known.state.version:
                     self._add(Running(experiment, state))
             elif state.version > known.state.version:
                 known.adopt(state)
@@ -262,8 +272,9 @@ class Experiments:
         rows = [to_row(each) for each in self._known.values() if each.changed or each.dirty]
         for each in self._known.values():
             each.changed = each.dirty = False
-        if rows:
-            await self._store.save(rows)
+        gone, self._gone = self._gone, set()
+        if rows or gone:
+            await self._store.save(rows, gone)
 
 
 def switch_name(model: str) -> str:

@@ -7,7 +7,7 @@ writes it, so that they agree a few seconds after any change, whatever was lost 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -28,12 +28,16 @@ class Sharing:
         self._remote = remote
         self._failed = False
 
-    async def exchange(self, known: Mapping[str, Running]) -> list[bytes]:
-        """Tell the others what is newer here, and return what is newer there. A store that fails leaves all as it is,
-        with one log line."""
+    async def exchange(self, known: Mapping[str, Running], gone: Collection[str]) -> list[bytes]:
+        """Tell the others what is newer here and what is gone, and return what is newer there.
+
+        A store that fails leaves all as it is, with one log line.
+        """
         key = self._remote.prefix + KEY
         try:
             connection = self._remote.connection
+            if gone:
+                await connection.ask("HDEL", key, *gone)
             newer, behind = _compare(known, _pairs(await connection.ask("HGETALL", key)))
             for running in behind:
                 await connection.ask("HSET", key, running.experiment.name, to_shared(running))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
@@ -37,9 +37,9 @@ class ExperimentStore:
         """Open the file and return all that is in it."""
         return await self._run(self._load) or []
 
-    async def save(self, rows: list[Row]) -> None:
-        """Keep these in the place of those of the same names."""
-        await self._run(lambda: self._save(rows))
+    async def save(self, rows: list[Row], gone: Collection[str] = ()) -> None:
+        """Keep these in the place of those of the same names, and no longer those that are gone."""
+        await self._run(lambda: self._save(rows, gone))
 
     async def aclose(self) -> None:
         """Close the file and end the thread."""
@@ -61,9 +61,10 @@ class ExperimentStore:
         self._connection.execute(_TABLE)
         return self._connection.execute("SELECT name, experiment, state, sums FROM experiments").fetchall()
 
-    def _save(self, rows: list[Row]) -> None:
+    def _save(self, rows: list[Row], gone: Collection[str]) -> None:
         if self._connection is not None:
             with self._connection:
+                self._connection.executemany("DELETE FROM experiments WHERE name = ?", [(name,) for name in gone])
                 self._connection.executemany("INSERT OR REPLACE INTO experiments VALUES (?, ?, ?, ?)", rows)
 
     def _close(self) -> None:
