@@ -160,9 +160,10 @@ async def test_more_dashboards_than_there_is_room_for_are_refused_until_one_clos
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(plain.client(limits=limits))
         first = AsyncExitStack()
-        await anext(await first.enter_async_context(listening(client)))
-        for _ in range(MOST_LISTENERS - 1):
-            await anext(await stack.enter_async_context(listening(client)))
+        open_ = [await first.enter_async_context(listening(client))]
+        open_ += [await stack.enter_async_context(listening(client)) for _ in range(MOST_LISTENERS - 1)]
+        for events in open_:
+            await anext(events)
         refused = await client.get("/admin/live")
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "too_many_dashboards")
         assert refused.headers["retry-after"]
