@@ -34,6 +34,7 @@ class EngineAnswer(Answer):
 
     def __init__(self, response: Response, engine: str, outcome: Outcome) -> None:
         self.outcome = outcome
+        outcome.connected_at = response.connected_at
         self._response = response
         self.engine = engine
         self._ended = False

@@ -115,6 +115,8 @@ class Outcome:
     tokens read so far, from engines that report progress.
     """
 
+    connected_at: float = 0.0
+    """When there was a connection to send the request on; 0 where that is not known."""
     first_token_at: float | None = None
     last_token_at: float | None = None
     output_chunks: int = 0

@@ -80,6 +80,35 @@ def slowed_gpus() -> bool | None:
     return any(reason & _SLOWED for reason in known) if known else None
 
 
+@dataclass(frozen=True, slots=True)
+class GpuLoad:
+    """What one GPU does now: ``use`` is the share of the last moment in which it worked, 0 to 1."""
+
+    use: float | None
+    used_bytes: int | None
+    whole_bytes: int | None
+
+
+def gpu_loads() -> tuple[GpuLoad, ...]:
+    """What each GPU does at this moment; empty where no driver says. Takes about a millisecond a GPU."""
+    nvml = _nvml()
+    if nvml is None:
+        return ()
+    loads = []
+    for device in _devices(nvml):
+        rates, memory = (
+            _ask(nvml, ask, device) for ask in (nvml.nvmlDeviceGetUtilizationRates, nvml.nvmlDeviceGetMemoryInfo)
+        )
+        loads.append(
+            GpuLoad(
+                use=None if rates is None else rates.gpu / 100,
+                used_bytes=None if memory is None else int(memory.used),
+                whole_bytes=None if memory is None else int(memory.total),
+            )
+        )
+    return tuple(loads)
+
+
 @functools.cache
 def _nvml() -> Any | None:
     """The NVML binding, ready for use, or ``None``. Imported only where there is a driver: it takes its time."""

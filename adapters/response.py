@@ -10,13 +10,13 @@ from adapters.pool import Pool
 class Response:
     """Read by one task at a time. Close it whatever happens: a response left open keeps its connection."""
 
-    __slots__ = ("_connection", "_pool", "_whole", "headers", "read_timeout_s", "status")
+    __slots__ = ("_connection", "_pool", "_whole", "connected_at", "headers", "read_timeout_s", "status")
 
     status: int
     headers: dict[str, str]
     """Names in lower case; values of a repeated name joined with a comma."""
 
-    def __init__(self, pool: Pool, connection: Connection, read_timeout_s: float) -> None:
+    def __init__(self, pool: Pool, connection: Connection, read_timeout_s: float, connected_at: float) -> None:
         self.status = connection.status
         self.headers = connection.headers
         self._pool = pool
@@ -24,6 +24,8 @@ class Response:
         self.read_timeout_s = read_timeout_s
         """Of each read; may be changed between two."""
         self._whole = False
+        self.connected_at = connected_at
+        """When the request could be sent, on the loop's clock."""
 
     async def read_some(self) -> bytes:
         """The next bytes of the body, all that have arrived; ``b""`` at its complete end.

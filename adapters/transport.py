@@ -14,6 +14,7 @@ came (the engine closed it while the request was on its way) is replaced once.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -91,8 +92,10 @@ class Transport:
         head = self._head(method, path, len(body), headers)
         silence_s = limits.read_timeout_s if read_timeout_s is None else read_timeout_s
         head_s = limits.header_timeout_s if header_timeout_s is None else header_timeout_s
+        clock = asyncio.get_running_loop().time
         for _attempt in range(2):
             connection = self._pool.take_idle() or await self._pool.acquire()
+            connected_at = clock()
             try:
                 connection.start(method, head, body)
                 if len(body) > WRITE_AT_ONCE:
@@ -107,7 +110,7 @@ class Transport:
             self._pool.drop_idle()  # the others rested as long: the second attempt gets a new one
         if not connection.head_complete and connection.error is not None:
             raise connection.error
-        return Response(self._pool, connection, silence_s)
+        return Response(self._pool, connection, silence_s, connected_at)
 
     async def aclose(self) -> None:
         """Close all connections. Requests under way end with an error."""

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from gateway import __version__
 from gateway.admin_cache import add_cache_routes
+from gateway.admin_requests import add_request_routes
 from gateway.house import House
 from gateway.keys import require_admin
 from gateway.report import explanation, fleet_report
@@ -46,4 +47,5 @@ def admin_router(house: House) -> APIRouter:
         return explanation(house.fleet, body.model, body.prompt, body.max_tokens, body.objective, stream=body.stream)
 
     add_cache_routes(router, house, check)
+    add_request_routes(router, house, check)
     return router

@@ -92,6 +92,11 @@ class Attempt:
         return None if self._answer is None else self._answer.outcome
 
     @property
+    def lease(self) -> Lease:
+        """Its entry in the ledger."""
+        return self._lease
+
+    @property
     def neighbours(self) -> Mapping[str, float]:
         """Who was beside it, once it has ended (``Observation.neighbours``)."""
         return self._lease.neighbours

@@ -17,6 +17,7 @@ from gateway.exchange import Exchange, Wishes
 from gateway.incoming import read_request
 from gateway.pipeline import serve
 from gateway.refusal import stopping
+from gateway.requests.outside import read_stages
 from policies.types import Objective, Operation
 
 if TYPE_CHECKING:
@@ -56,8 +57,26 @@ class InferenceEndpoint:
     async def _answer(
         self, scope: Scope, headers: Mapping[bytes, bytes], request_id: str, receive: Receive, send: _SendOnce
     ) -> None:
-        house = self._house
         arrived_at = asyncio.get_running_loop().time()
+        try:
+            exchange = await self._take_in(scope, headers, request_id, arrived_at, receive, send)
+        except ApiError as error:
+            if self._house.requests is not None:
+                self._house.requests.refused(request_id, self._operation, arrived_at, error)
+            raise
+        await self._serve_until_left(exchange, receive, send)
+
+    async def _take_in(
+        self,
+        scope: Scope,
+        headers: Mapping[bytes, bytes],
+        request_id: str,
+        arrived_at: float,
+        receive: Receive,
+        send: _SendOnce,
+    ) -> Exchange:
+        """Read a request from who may ask. Raises ``ApiError``."""
+        house = self._house
         if scope["method"] != "POST":
             raise ApiError(405, f"{scope['path']} takes POST, not {scope['method']}", headers=[(b"allow", b"POST")])
         caller = house.let_in(scope, headers)
@@ -77,6 +96,7 @@ class InferenceEndpoint:
             _deadline_s(headers),
             _terms(headers),
             headers.get(b"x-paceline-cache-pace") == b"recorded",
+            _outside(headers),
         )
         trace = house.telemetry.begin(request_id, headers)
         names = _PASSED_ON if trace is None else _TRACE_CONTEXT  # a call to an engine has a parent of its own then
@@ -87,7 +107,7 @@ class InferenceEndpoint:
         house.experiments.assign(exchange, headers)
         checked = exchange.assigned.keeps if exchange.assigned is not None else 0
         send.keep(max(house.telemetry.content_limit, checked))
-        await self._serve_until_left(exchange, receive, send)
+        return exchange
 
     async def _serve_until_left(self, exchange: Exchange, receive: Receive, send: _SendOnce) -> None:
         """Serve while watching the client; its leaving cancels everything at once."""
@@ -95,7 +115,7 @@ class InferenceEndpoint:
         task = asyncio.current_task()
         assert task is not None
         watch = ClientWatch(receive, task)
-        house.running.add(task)
+        house.running[task] = exchange
         try:
             caching = house.caching
             ticket = caching.ticket(exchange) if caching is not None else None
@@ -115,7 +135,7 @@ class InferenceEndpoint:
             task.uncancel()
         finally:
             watch.end()
-            house.running.discard(task)
+            house.running.pop(task, None)
             exchange.client_s = send.blocked_s
             exchange.said = bytes(send.kept)
             exchange.ended_at = asyncio.get_running_loop().time()
@@ -191,6 +211,16 @@ def _deadline_s(headers: Mapping[bytes, bytes]) -> float | None:
             param="x-paceline-deadline-ms",
         )
     return int(value) / 1000
+
+
+def _outside(headers: Mapping[bytes, bytes]) -> tuple[tuple[str, float], ...]:
+    """The stages before the request that the client names."""
+    if b"x-paceline-stage" not in headers:
+        return ()
+    try:
+        return read_stages(_text(headers, b"x-paceline-stage"))
+    except ValueError as error:
+        raise ApiError(400, f"x-paceline-stage {error}", param="x-paceline-stage") from None
 
 
 def _terms(headers: Mapping[bytes, bytes]) -> Terms:

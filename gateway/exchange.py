@@ -33,6 +33,8 @@ class Wishes:
     """What the cache may do for it."""
     paced: bool = False
     """A kept answer is to come at the pace at which it was made."""
+    outside: tuple[tuple[str, float], ...] = ()
+    """Stages before it that the client names, with their seconds."""
     only: frozenset[str] = frozenset()
     """Ids of the deployments that an experiment leaves to it; empty: all."""
 

@@ -17,6 +17,7 @@ from gateway.experiments import Experiments
 from gateway.fleet import Fleet
 from gateway.keys import Caller, Door
 from gateway.measuring import Measuring
+from gateway.requests.log import RequestLog
 from gateway.settings import Settings
 from gateway.telemetry.telemetry import Telemetry
 from gateway.verdicts import Verdicts
@@ -47,8 +48,13 @@ class House:
         self.experiments = Experiments(settings, self.fleet, remote)
         self.witnesses.append(self.experiments)
         self._serves = serves
-        self.running: set[asyncio.Task[object]] = set()
+        self.running: dict[asyncio.Task[object], Exchange] = {}
         """The tasks that answer inference requests now."""
+        self.requests: RequestLog | None = None
+        """The log of the last requests, where one is kept."""
+        if serves and settings.requests.keep:
+            self.requests = RequestLog(settings.requests, settings.data_dir, self.fleet, self.running)
+            self.witnesses.append(self.requests)
         self.stop_begun = asyncio.Event()
         """Set as soon as a stop is asked for: whoever only watches leaves then."""
         self._assembly = Assembly(settings, self.fleet)
@@ -69,6 +75,8 @@ class House:
             self.caching.open()
         if self._serves:
             await self.experiments.start()
+        if self.requests is not None:
+            await self.requests.start()
         self._assembly.start()
         self.telemetry.start()
 
@@ -86,6 +94,8 @@ class House:
         await self.experiments.aclose()
         await self._assembly.aclose()
         await self.telemetry.aclose()
+        if self.requests is not None:
+            await self.requests.aclose()
         if self.caching is not None:
             await self.caching.aclose()
         if self.measuring is not None:

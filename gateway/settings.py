@@ -30,6 +30,7 @@ from gateway.settings_parts import (
     RoutingSettings,
     ServerSettings,
 )
+from gateway.settings_requests import RequestSettings
 from gateway.settings_telemetry import TelemetrySettings
 from measure.place import data_folder
 
@@ -89,6 +90,7 @@ class Settings(BaseSettings):
         examples=["~/.local/share/paceline"],
     )
     log: LogSettings = Field(default=LogSettings(), description="What is written to standard error.")
+    requests: RequestSettings = Field(default=RequestSettings(), description="The log of the last requests.")
     telemetry: TelemetrySettings = Field(default=TelemetrySettings(), description="Traces and metrics.")
 
     _path: Path | None = PrivateAttr(None)

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from measure.schema import TooNew, migrate
+from measure.schema import Migrations, TooNew, migrate
 
 BUSY_LIMIT_S = 5.0
 """How long a call waits for another process's transaction."""
@@ -34,15 +34,18 @@ class Damaged(Exception):
 
 
 class Database:
-    """One connection, for one thread. Without a ``path``, or where the file cannot be used, it lives in memory.
+    """One connection, for one thread, with the tables of ``migrations`` (the records', when left out).
+
+    Without a ``path``, or where the file cannot be used, it lives in memory.
 
     A damaged file is renamed to NAME.corrupt-DATE, with one log line, and a new one begun: when it is opened and at any
     later time. Transactions are short, so that several processes share the file; with WAL, what was committed survives
     the death of the process.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path | None, migrations: Migrations | None = None) -> None:
         self.path = path
+        self._migrations = migrations
         self._identity: Identity = None
         self._connection = self._open()
 
@@ -99,7 +102,7 @@ class Database:
                 _log.warning("%s cannot be used (%s); records are kept in memory for this run", self.path, error)
                 self.path = None
         connection = sqlite3.connect(_MEMORY, isolation_level=None)
-        migrate(connection)
+        migrate(connection, self._migrations)
         return connection
 
     def _connect(self, path: Path) -> sqlite3.Connection:
@@ -113,7 +116,7 @@ class Database:
             finding = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
             if finding != "ok":
                 raise Damaged(finding)
-            migrate(connection)
+            migrate(connection, self._migrations)
             self._identity = _identity(path)
         except BaseException as error:
             connection.close()

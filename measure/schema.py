@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (
+Migrations = tuple[tuple[str, ...], ...]
+"""The statements that lead from one version to the next, version by version."""
+
+MIGRATIONS: Migrations = (
     (
         """
         CREATE TABLE records (
@@ -34,29 +37,30 @@ that the least recently written is known. Records of other machines are apart, s
 routing nor push out what was measured here.
 """
 
-VERSION = len(MIGRATIONS)
-
 
 class TooNew(Exception):
     """The database was written by a newer Paceline."""
 
 
-def migrate(connection: sqlite3.Connection) -> None:
-    """Bring an open database to ``VERSION``, in one transaction; another process may be doing the same.
+def migrate(connection: sqlite3.Connection, migrations: Migrations | None = None) -> None:
+    """Bring an open database to the last version, in one transaction; another process may be doing the same.
 
     The connection has to be in autocommit mode. Raises ``TooNew``, or ``sqlite3.Error`` with nothing changed.
     """
-    if _version(connection) == VERSION:
+    if migrations is None:
+        migrations = MIGRATIONS
+    version = len(migrations)
+    if _version(connection) == version:
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         found = _version(connection)
-        if found > VERSION:
-            raise TooNew(f"its schema is version {found}, this Paceline knows {VERSION}")
-        for statements in MIGRATIONS[found:]:
+        if found > version:
+            raise TooNew(f"its schema is version {found}, this Paceline knows {version}")
+        for statements in migrations[found:]:
             for statement in statements:
                 connection.execute(statement)
-        connection.execute(f"PRAGMA user_version = {VERSION}")
+        connection.execute(f"PRAGMA user_version = {version}")
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:

@@ -39,6 +39,8 @@ class Commands(LazyGroup):
             "paceline experiment start engines --model qwen3-8b --arm a=llamacpp --arm b=vllm",
         ),
         "switch": Help("Send a model's requests to one deployment.", "paceline switch qwen3-8b --to vllm --ramp"),
+        "why": Help("Say why a request was slow, and what to do.", "paceline why 4f1c9a0b00000017"),
+        "top": Help("Watch deployments, queue, speeds and decisions as they are now.", "paceline top --once"),
         "key": Help("Make a key for a client.", "paceline key --name alice"),
         "version": Help("Print the versions.", "paceline version"),
     }

@@ -90,6 +90,14 @@ class RunningGateway:
         """Undo a switch. Raises as ``fleet`` does."""
         return self._ask("POST", "/admin/switch/back", {"model": model})
 
+    def request(self, request_id: str) -> dict[str, Any]:
+        """Return a request with its diagnosis. Raises as ``fleet`` does, ``UserError`` also for an unknown one."""
+        return self._ask("GET", f"/admin/requests/{quote(request_id, safe='')}")
+
+    def now(self) -> dict[str, Any]:
+        """Return what goes on. Raises as ``fleet`` does."""
+        return self._ask("GET", "/admin/now")
+
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -28,8 +28,8 @@ def diagnose(case: Case) -> Diagnosis:
 def _empty(case: Case) -> Diagnosis:
     reason = f" (finish reason: {case.finish_reason})" if case.finish_reason else ""
     text = (
-        f"{case.deployment} read {case.prompt_tokens or 0:,} tokens, ended its answer without writing one{reason}, "
-        f"and took {seconds(case.total_s)} for that."
+        f"The deployment {case.deployment} read {case.prompt_tokens or 0:,} tokens, ended its answer without "
+        f"writing one{reason}, and took {seconds(case.total_s)} for that."
     )
     looked = (
         Looked(1, STEPS[1], Symptom.NO_OUTPUT.value),

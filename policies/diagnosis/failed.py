@@ -93,7 +93,8 @@ def _reached(case: Case) -> str:
 
 
 def _text(case: Case, cause: Cause, reached: str) -> str:
-    told = f"Its client was told {case.status}: {sentence(case.error)}" if case.error else ""
+    given = f"Its client was told {case.status}" if case.status >= 400 else "Its client found in the stream"
+    told = f"{given}: {case.error.removesuffix('.')}." if case.error else ""
     if cause is Cause.ENGINE_SILENT:
         silent = f" for {seconds(case.silent_s)}" if case.silent_s is not None else ""
         how = f"{sentence(reached)} The engine was alive, took the request, and said nothing{silent}."

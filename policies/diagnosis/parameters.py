@@ -74,12 +74,12 @@ def in_the_engine(case: Case, expected: Expected, rest_s: float) -> list[Finding
         usual_s = expected.queue_s + expected.prefill_s + expected.decode_s
         evidence = (Evidence("in the engine", round(stages.engine_s, 4), "s", round(usual_s, 4)),)
     if case.expected is None:
-        says = f"{case.deployment} took {seconds(work_s)}{of}, and it is not measured, so that nothing was predicted"
+        says = f"the deployment {case.deployment} took {seconds(work_s)}{of}; it is not measured: nothing was predicted"
         advice = f"Measure it: `paceline bench {case.deployment} --quick`."
         return [Finding(6, Cause.UNMEASURED, rest_s, says, advice, evidence)]
     says = (
-        f"{case.deployment} itself took {seconds(work_s)}{of}, {seconds(rest_s)} more than it was measured to take: "
-        f"nothing before explains that"
+        f"the deployment {case.deployment} itself took {seconds(work_s)}{of}, {seconds(rest_s)} more than it was "
+        f"measured to take, and no step before this one says why"
     )
     advice = f"`paceline bench {case.deployment} --compare-last` says whether it has become slower, and since when."
     return [Finding(6, Cause.ENGINE_SLOW, rest_s, says, advice, evidence)]

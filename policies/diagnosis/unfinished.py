@@ -85,16 +85,20 @@ def _no_token_yet(case: Case, expected: Expected) -> tuple[Cause, str]:
         waits = (
             "" if case.expected is None else f", and {seconds(expected.ttft_s)} were predicted until the first token"
         )
-        return Cause.AS_PREDICTED, f"{name} was asked {seconds(asked_s)} before{waits}"
+        return Cause.AS_PREDICTED, f"the deployment {name} was asked {seconds(asked_s)} before{waits}"
     if case.read_tokens:
-        return Cause.LONG_PROMPT, f"{name} has read {case.read_tokens:,} tokens of the prompt in {seconds(asked_s)}"
+        return (
+            Cause.LONG_PROMPT,
+            f"the deployment {name} has read {case.read_tokens:,} tokens of the prompt in {seconds(asked_s)}",
+        )
     others = case.neighbours.get("same_decoding", 0.0) + case.neighbours.get("same_prefilling", 0.0)
     if case.slots is not None and others >= case.slots:
         return Cause.ENGINE_QUEUE, (
-            f"{name} was asked {seconds(asked_s)} before and has {others:.0f} others on its {case.slots} slots"
+            f"the deployment {name} was asked {seconds(asked_s)} before, and has {others:.0f} others "
+            f"on its {case.slots} slots"
         )
     return Cause.ENGINE_SILENT, (
-        f"{name} took the request and has said nothing for {seconds(asked_s)}, "
+        f"the deployment {name} took the request and has said nothing for {seconds(asked_s)}, "
         f"where a first token was expected after {seconds(patience_s)} at most"
     )
 
@@ -106,8 +110,8 @@ def _writing(case: Case, expected: Expected) -> tuple[Cause, str]:
         return Cause.SLOW_READER, f"for {seconds(case.stages.client_s)} of that its client read nothing"
     if silent_s > max(_LEAST_SILENCE_S, _TOKENS_LATE * per_token_s):
         return Cause.ENGINE_SILENT, (
-            f"{case.deployment} has stopped in the middle of its answer: nothing came for {seconds(silent_s)}, "
-            f"after {case.output_tokens or 0:,} tokens"
+            f"the deployment {case.deployment} has stopped in the middle of its answer: "
+            f"nothing came for {seconds(silent_s)}, after {case.output_tokens or 0:,} tokens"
         )
     if case.expected is not None and (case.output_tokens or 0) > 1.5 * expected.output_tokens:
         return Cause.LONG_ANSWER, (

@@ -9,6 +9,8 @@ _UNITS = ("B", "KiB", "MiB", "GiB")
 
 def seconds(value: float) -> str:
     """Return ``12 ms``, ``0.31 s``, ``4.2 s``, ``73 s``."""
+    if 0.0 < value < 0.0005:
+        return "under 1 ms"
     if value < 0.0995:
         return f"{value * 1000:.0f} ms"
     return f"{value:.2f} s" if value < 1 else f"{value:.1f} s" if value < 20 else f"{value:.0f} s"

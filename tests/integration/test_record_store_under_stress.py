@@ -150,7 +150,6 @@ def test_of_two_that_find_the_damage_only_one_sets_it_aside(kept: Path) -> None:
 def test_an_older_database_is_brought_up_to_date_with_its_records(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later = (*measure.schema.MIGRATIONS, ("ALTER TABLE records ADD COLUMN note TEXT NOT NULL DEFAULT 'none'",))
     monkeypatch.setattr(measure.schema, "MIGRATIONS", later)
-    monkeypatch.setattr(measure.schema, "VERSION", len(later))
     store = Store(kept)
     assert len(store.records(SMOL)) == 100
     store.close()
@@ -164,7 +163,6 @@ def test_a_migration_that_fails_leaves_the_old_database_as_it_was(kept: Path, mo
     broken = (*measure.schema.MIGRATIONS, ("ALTER TABLE records ADD COLUMN note TEXT", FAILS_BESIDE_RECORDS))
     with monkeypatch.context() as later:
         later.setattr(measure.schema, "MIGRATIONS", broken)
-        later.setattr(measure.schema, "VERSION", len(broken))
         in_memory = Store(kept)
         assert not in_memory.persistent
         in_memory.close()
