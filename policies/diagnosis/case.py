@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from enum import StrEnum
+
+from policies.value import value
 
 
 class Ended(StrEnum):
@@ -18,7 +20,7 @@ class Ended(StrEnum):
     RUNNING = "running"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Stages:
     """Where a request's seconds went, in the order in which they pass; together they are its whole time."""
 
@@ -55,7 +57,7 @@ class Stages:
         return sum(seconds for _, seconds in self.items())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Expected:
     """What was predicted when the deployment was chosen: seconds, for so many tokens. See ``Estimate``."""
 
@@ -79,7 +81,7 @@ class Expected:
         return self.ttft_s + self.decode_s
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Alone:
     """What the deployment takes with nothing beside it for the tokens that it turned out to be: by its measurement and
     what was learned since."""
@@ -88,7 +90,7 @@ class Alone:
     decode_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Try:
     """One attempt. ``error`` is the kind of fault (``Unreachable``, ``TimedOut``, …), "" when there was none."""
 
@@ -98,7 +100,7 @@ class Try:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Resources:
     """This machine while the request ran: the worst of the samples, one a second; ``None`` where nobody says.
 
@@ -122,7 +124,7 @@ class Resources:
     gpu_slowed: bool | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Case:
     """One request. ``at`` is when it arrived, seconds since the epoch; counts of tokens are the engine's own."""
 
@@ -137,7 +139,7 @@ class Case:
     total_s: float = 0.0
     ttft_s: float | None = None
     """Until the first token was here, counted from the arrival."""
-    stages: Stages = Stages()
+    stages: Stages = field(default_factory=Stages)
     status: int = 200
     error: str = ""
     error_code: str = ""

@@ -29,6 +29,8 @@ COMMANDS = (
     "quality",
     "soak",
     "cache",
+    "why",
+    "top",
     "key",
     "version",
 )
