@@ -76,7 +76,7 @@ def test_each_page_fits_a_phone(shown: Gateway, visit: Open, name: str) -> None:
 def test_now_shows_what_ended_where_it_went_and_why(shown: Gateway, visit: Open) -> None:
     page = visit(shown)
     table = page.get_by_role("region", name="Last decisions")
-    expect(table.get_by_role("row").filter(has_text="from the cache")).to_have_count(1)
+    expect(table.get_by_role("row").filter(has_text=re.compile("from the cache|shared with"))).to_have_count(1)
     refused = table.get_by_role("row").filter(has_text="refused")
     expect(refused).to_contain_text("The model 'nobody' does not exist")
     deployments = page.get_by_role("region", name="Deployments")
@@ -87,6 +87,39 @@ def test_now_shows_what_ended_where_it_went_and_why(shown: Gateway, visit: Open)
     expect(newest).to_contain_text(reply.headers["x-paceline-reason"], timeout=LIMIT_MS)
     expect(newest).to_contain_text("fast")
     expect(newest).to_contain_text("predicted")
+
+
+def test_a_request_is_found_and_its_stages_and_its_why_are_shown(shown: Gateway, visit: Open) -> None:
+    headers = {"x-request-id": "look-at-me", "x-paceline-deployment": "fast", "x-paceline-stage": "retrieval=0.8"}
+    ask(shown, "a question", headers, stream=True)
+    page = visit(shown, "#/requests")
+    page.get_by_role("searchbox").fill("look-at-me")
+    expect(page.get_by_role("heading", name=re.compile("1 of"))).to_be_visible()
+    page.get_by_role("link", name="look-at-me").click()
+    expect(page.locator(".why")).not_to_be_empty()
+    stages = page.get_by_role("region", name="Where its time went")
+    expect(stages.get_by_role("row").filter(has_text="retrieval")).to_contain_text("800 ms")
+    expect(stages.get_by_role("row").filter(has_text="Prefill")).to_be_visible()
+    expect(page.get_by_role("region", name="The request", exact=True)).to_contain_text("fast")
+    assert violations(page) == []
+
+
+def test_an_experiment_shows_its_arms_and_what_may_be_said_by_now(shown: Gateway, visit: Open) -> None:
+    arms = [{"name": "exact", "deployments": ["best"]}, {"name": "small", "deployments": ["fast"]}]
+    begun = httpx.post(f"{shown.url}/admin/experiments", json={"name": "sizes", "model": "m", "arms": arms})
+    assert begun.status_code == httpx.codes.OK, begun.text
+    try:
+        for number in range(6):
+            ask(shown, f"question {number}")
+        page = visit(shown, "#/experiments")
+        region = page.get_by_role("region", name=re.compile("sizes"))
+        expect(region).to_contain_text("runs")
+        for arm in ("exact", "small"):
+            expect(region.get_by_role("row").filter(has_text=arm).first).to_contain_text("50 %")
+        expect(region).to_contain_text("nothing shown yet")
+        assert violations(page) == []
+    finally:
+        httpx.delete(f"{shown.url}/admin/experiments/sizes")
 
 
 def test_now_says_what_to_do_where_there_is_no_engine(gateway: Callable[..., Gateway], visit: Open) -> None:
@@ -145,7 +178,7 @@ def test_quality_shows_verdicts_with_their_measures_and_the_worst_pairs(shown: G
     expect(rows.filter(has_text="fast").first).to_contain_text("failed")
     expect(rows.filter(has_text="answers that became loops").last).to_contain_text("failed")
     page.get_by_text("became a loop").first.click()
-    expect(page.locator("mark").first).to_contain_text("the ferry the ferry")
+    expect(page.locator("mark").nth(1)).to_contain_text("the ferry the ferry")
     assert violations(page) == []
 
 

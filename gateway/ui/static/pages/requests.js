@@ -13,12 +13,13 @@ const STAGES = {
 };
 const ENDS = ["done", "cancelled", "failed", "refused"];
 const SYMPTOMS = { slow: "slow", stuck: "stuck", error: "an error", "no output": "no output", none: "as it should be" };
+const READ = 500;
 const SHOWN = 200;
 
 export const open = (view, [id]) => (id ? openOne(view, id) : openList(view));
 
-const nothingKept = html`${empty("No request is recorded.", html`Requests are recorded as they end, unless that was switched off; until then there is nothing to explain.
-  <a href="#/playground">Send one</a>.`)}`;
+const nothingYet = empty("No request is recorded.", html`They are as they end: <a href="#/playground">send one</a>.`);
+const switchedOff = empty("No request is recorded: that was switched off.", html`Set <code>requests.keep</code> to more than 0, or leave it out.`);
 
 // The list
 
@@ -28,16 +29,16 @@ function openList(view) {
 
   async function load() {
     try {
-      all = (await json("admin/requests", { params: { limit: 1000 }, signal: asked.signal })).requests;
+      all = (await json("admin/requests", { params: { limit: READ }, signal: asked.signal })).requests;
     } catch (error) {
       if (error.name === "AbortError") return;
-      all = error.status === 404 ? [] : error;
+      all = error;
     }
     draw();
   }
 
   const matches = each => (!wanted.ended || each.ended === wanted.ended)
-    && [each.request_id, each.model, each.deployment, each.caller, each.reason, each.error, each.cause].some(text => text?.toLowerCase().includes(wanted.text));
+    && [each.request_id, each.model, each.deployment, each.caller, each.reason, each.error, each.headline].some(text => text?.toLowerCase().includes(wanted.text));
 
   const search = event => {
     const form = new FormData(event.currentTarget);
@@ -47,8 +48,8 @@ function openList(view) {
 
   function body() {
     if (all === null) return empty("Reading…", "");
-    if (!Array.isArray(all)) return problem(all);
-    if (!all.length) return nothingKept;
+    if (!Array.isArray(all)) return all.code === "requests_off" ? switchedOff : problem(all);
+    if (!all.length) return nothingYet;
     const found = all.filter(matches);
     return html`<section aria-labelledby="list-title"><div class="head"><h2 id="list-title">${found.length < all.length ? `${count(found.length)} of ${plural(all.length, "request")}` : plural(all.length, "request")}</h2>
       <form class="line grow" @input=${search} @submit=${event => event.preventDefault()}>
@@ -67,16 +68,15 @@ function openList(view) {
 
 const when = at => new Date(at * 1000).toLocaleString("en-GB", { day: "2-digit", month: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit" });
 const beside = (value, predicted) => html`${seconds(value)}${predicted === null || predicted === undefined ? nothing : html`<small class="muted">predicted ${seconds(predicted)}</small>`}`;
-const predicted = ({ expected: e }) => (e ? { ttft: e.queue_s + e.load_s + e.prefill_s, total: e.queue_s + e.load_s + e.prefill_s + e.decode_s } : {});
 
 const table = found => html`<div class="scroll"><table class="cards"><thead><tr><th scope="col">Request</th><th scope="col">Asked for</th><th scope="col">Went to</th>
-    <th scope="col">Ended</th><th scope="col" class="n">TTFT</th><th scope="col" class="n">Total</th><th scope="col">Why it took so long</th></tr></thead>
+    <th scope="col">Ended</th><th scope="col" class="n">TTFT</th><th scope="col" class="n">Total</th><th scope="col">Why</th></tr></thead>
   <tbody>${found.map(each => html`<tr><th scope="row"><a class="mono" href="#/requests/${encodeURIComponent(each.request_id)}">${each.request_id}</a><small class="muted nowrap">${when(each.at)}</small></th>
     <td class="two" data-label="Asked for">${each.model}${each.caller ? html`<small class="muted">key ${each.caller}</small>` : nothing}</td>
     <td data-label="Went to">${each.deployment || "nobody"} ${each.cache === "hit" ? tag("from the cache") : each.cache === "coalesced" ? tag("shared") : nothing}</td>
     <td data-label="Ended">${ended(each.ended)}</td>
-    <td class="n" data-label="TTFT">${beside(each.ttft_s, predicted(each).ttft)}</td><td class="n" data-label="Total">${beside(each.total_s, predicted(each).total)}</td>
-    <td class="wide whole">${each.cause ? each.cause.replaceAll("_", " ") : each.error || "–"}</td></tr>`)}</tbody></table></div>`;
+    <td class="n" data-label="TTFT">${seconds(each.ttft_s)}</td><td class="n" data-label="Total">${beside(each.total_s, each.predicted_total_s)}</td>
+    <td class="wide whole">${each.headline || each.error || "–"}</td></tr>`)}</tbody></table></div>`;
 
 // One request
 
@@ -86,7 +86,7 @@ function openOne(view, id) {
   draw(empty("Reading…", ""));
   json(`admin/requests/${encodeURIComponent(id)}`, { signal: asked.signal }).then(
     told => draw(one(told)),
-    error => error.name === "AbortError" || draw(error.status === 404 ? empty("This request is not recorded.", "It may be older than the last that are kept, or still running.") : problem(error)),
+    error => error.name === "AbortError" || draw(error.code === "requests_off" ? switchedOff : error.status === 404 ? empty("This request is not recorded.", "It may be older than the last that are kept.") : problem(error)),
   );
   return () => asked.abort();
 }
@@ -102,23 +102,16 @@ const one = told => html`
     ${told.tries?.length ? html`<section aria-labelledby="tries-title"><h2 id="tries-title">${plural(told.tries.length, "attempt")}</h2><table><thead><tr><th scope="col">Deployment</th><th scope="col" class="n">Took</th><th scope="col">Outcome</th></tr></thead>
       <tbody>${told.tries.map(each => html`<tr><th scope="row">${each.deployment}</th><td class="n">${seconds(each.took_s)}</td><td>${each.error ? html`${ended("failed")}<small class="muted">${each.error}: ${each.message}</small>` : ended("done")}</td></tr>`)}</tbody></table></section>` : nothing}</div>`;
 
-function waterfall(told) {
-  const taken = Object.entries(told.stages).map(([name, value]) => [name.replace(/_s$/, ""), value]).filter(([, value]) => value > 0.00005);
-  const outside = (told.outside ?? []).map(([name, value]) => [name, value, true]);
-  const rows = [...outside, ...taken], all = rows.reduce((sum, [, value]) => sum + value, 0) || 1;
-  const expect = name => told.expected?.[`${name}_s`] ?? null;
-  const reach = Math.max(all, ...rows.reduce(([ends, at], [name, value]) => [[...ends, at + Math.max(value, expect(name) ?? 0)], at + value], [[], 0])[0]);
-  let at = 0;
+function waterfall({ waterfall: rows }) {
+  const ends = rows.flatMap(each => [each.begun_s + each.took_s, each.begun_s + (each.predicted_s ?? 0)]);
+  const begin = Math.min(0, ...rows.map(each => each.begun_s)), reach = Math.max(...ends) - begin || 1;
+  const all = rows.reduce((sum, each) => sum + each.took_s, 0) || 1, place = part => `${((100 * part) / reach).toFixed(2)}%`;
   if (!rows.length) return empty("It took no time that could be measured.", "");
-  return wide("Stages", html`<table><thead><tr><th scope="col">Stage</th><th scope="col"><span class="hint">filled: took; dashed: predicted</span></th><th scope="col" class="n">Took</th><th scope="col" class="n">Predicted</th><th scope="col" class="n">Share</th></tr></thead>
-    <tbody>${rows.map(([name, value, isOutside]) => {
-      const begin = at, foreseen = isOutside ? null : expect(name), place = part => `${((100 * part) / reach).toFixed(2)}%`;
-      at += value;
-      return html`<tr><th scope="row" class="nowrap">${isOutside ? name : STAGES[name] ?? name}${isOutside ? html` ${tag("outside")}` : nothing}</th>
-        <td class="plot"><svg class="fall" width="100%" height="16" aria-hidden="true">${svg`<rect class=${isOutside ? "outside" : "took"} x=${place(begin)} width=${place(Math.max(value, reach / 500))} y="3" height="10"></rect>
-          ${foreseen ? svg`<rect class="told" x=${place(begin)} width=${place(foreseen)} y="1" height="14"></rect>` : nothing}`}</svg></td>
-        <td class="n">${seconds(value)}</td><td class="n">${foreseen === null ? "–" : seconds(foreseen)}</td><td class="n">${share(value / all)}</td></tr>`;
-    })}</tbody></table>`);
+  return wide("Stages", html`<table><thead><tr><th scope="col">Stage</th><th scope="col">Filled: took; dashed: predicted</th><th scope="col" class="n">Took</th><th scope="col" class="n">Predicted</th><th scope="col" class="n">Share</th></tr></thead>
+    <tbody>${rows.map(each => html`<tr><th scope="row" class="nowrap">${each.outside ? html`${each.stage} ${tag("outside")}` : STAGES[each.stage] ?? each.stage}</th>
+      <td class="plot"><svg class="fall" width="100%" height="16" aria-hidden="true">${svg`<rect class=${each.outside ? "outside" : "took"} x=${place(each.begun_s - begin)} width=${place(Math.max(each.took_s, reach / 500))} y="3" height="10"></rect>
+        ${each.predicted_s ? svg`<rect class="told" x=${place(each.begun_s - begin)} width=${place(each.predicted_s)} y="1" height="14"></rect>` : nothing}`}</svg></td>
+      <td class="n">${seconds(each.took_s)}</td><td class="n">${seconds(each.predicted_s)}</td><td class="n">${share(each.took_s / all)}</td></tr>`)}</tbody></table>`);
 }
 
 const evidence = all => html`<table><thead><tr><th scope="col">Evidence</th><th scope="col" class="n">Seen</th><th scope="col" class="n">Expected</th></tr></thead>
