@@ -19,7 +19,7 @@ from gateway.settings import load_settings
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MODEL = "SmolLM2-135M-Instruct"
-NEED_MORE = {"bench", "cache", "compare"}
+NEED_MORE = {"bench", "cache", "compare", "experiment", "switch", "top", "why"}
 """Commands that need minutes, a running gateway or records: their own tests run them; here it is seen that they are."""
 
 
