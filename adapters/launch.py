@@ -26,7 +26,7 @@ SHARED_SPIN: Final = {"GOMP_SPINCOUNT": "500"}
 
 Measured with two servers on 2 cores, tokens/s of one that decodes alone, and of each beside the other, on two machines:
 by default 83 and 6 to 8, 81 and 1 to 3; 20000: 92 and 3 to 4, 80 and 6; 2000: 88 and 16 to 19, 77 and 23; 1000 (on one)
-78 and 29; 500: 79 and 30, 65 and 35; 200: 75 and 42, 37 and 35; without any spinning 33 and 45. What decides is how long
+78 and 29; 500: 79 and 30, 65 and 35; 200: 75 and 42, 37 and 35; without any spinning 33 and 45. It depends on how long
 a thread takes to wake up, a matter of the machine: 500 lost little on either.
 """
 DEFAULT_CONTEXT: Final = 4096
