@@ -97,7 +97,7 @@ class Received:
 
         self.wait(has_come)
         spans = [each for each in self.spans if each.trace_id == roots[0].trace_id]
-        return sorted(spans, key=lambda each: (each is not roots[0], each.start, each.name))
+        return sorted(spans, key=lambda each: (each is not roots[0], each.start))
 
 
 class HttpCollector(Received):
