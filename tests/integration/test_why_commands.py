@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 from engines.scripted import ScriptedEngine
 from fleets import samples
 from gateways import Gateway, chat_body, engine_at
@@ -76,6 +82,56 @@ def test_top_prints_one_frame_into_a_pipe(gateway: Start, scripted: Scripted, sh
     (deployment,) = now["deployments"]
     assert (deployment["id"], deployment["requests"], deployment["failed"]) == ("a", 2, 0)
     assert deployment["ttft_s"] > 0.0
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"], ids=["q", "Ctrl+C"])
+def test_top_on_a_terminal_goes_on_until_it_is_told_to_end(
+    gateway: Start, scripted: Scripted, shell: Shell, key: bytes
+) -> None:
+    running = asked(gateway, scripted, "shown")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gateway", "top", "--every", "0.2", "--url", running.url],
+        cwd=shell.folder,
+        env={**shell.environment, "TERM": "xterm", "COLUMNS": "160", "LINES": "40"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        preexec_fn=_own_terminal,
+    )
+    os.close(theirs)
+    try:
+        text = b""
+        while text.count(b"places taken") < 2:
+            text += os.read(ours, 65_536)
+        os.write(ours, key)
+        end = time.monotonic() + 20.0
+        while process.poll() is None and time.monotonic() < end:
+            text += _rest(ours)
+        assert process.wait(1.0) == 0
+        text += _rest(ours)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)
+    assert b"shown" in text
+    assert text.rindex(b"\x1b[?1049l") > text.rindex(b"places taken")  # the screen is as it was
+    assert b"Traceback" not in text
+
+
+def _own_terminal() -> None:
+    import fcntl
+    import termios
+
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def _rest(number: int) -> bytes:
+    try:
+        return os.read(number, 65_536)
+    except OSError:  # the other side is closed
+        return b""
 
 
 def test_top_without_a_gateway_says_how_to_start_one(shell: Shell) -> None:
