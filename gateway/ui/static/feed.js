@@ -80,6 +80,7 @@ function add(at, inside, waiting) {
 }
 
 const pause = (ms, signal) => new Promise(resolve => {
-  const timer = setTimeout(resolve, ms);
-  signal.addEventListener("abort", () => { clearTimeout(timer); resolve(); }, { once: true });
+  const end = () => { clearTimeout(timer); signal.removeEventListener("abort", end); resolve(); };
+  const timer = setTimeout(end, ms);
+  signal.addEventListener("abort", end);
 });

@@ -19,14 +19,14 @@ export function open(view) {
   const draw = () => render(page(), view);
 
   // Drawn anew only when the choice is another: a form that is typed in stays as it is.
-  const stop = listen(() => {
+  const update = () => {
     const now = deployments().map(each => each.id + each.state).join();
     if (now === drawn && drawn) return;
     drawn = now;
     const models = [...new Set(deployments().map(each => each.model))];
     if (!models.includes(model)) pick(models[0] ?? "");
     draw();
-  });
+  };
 
   function pick(name) {
     model = name;
@@ -81,7 +81,9 @@ export function open(view) {
     return new Set(hosts).size < hosts.length;
   }
 
+  const stop = listen(update);
   draw();
+  update();
   return () => { stop(); running?.abort(); clearInterval(timer); };
 }
 
