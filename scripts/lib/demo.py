@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from demo_report import print_repeated, print_report, print_snippets
+from demo_report import print_repeated, print_report, print_slowest, print_snippets
 from demo_requests import send_again, send_all
 from gateway_process import Gateway, GatewayFailed
 from local_engines import (
@@ -77,6 +77,7 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
             slowest = max(alone, key=lambda each: each.total_s)
             again = asyncio.run(send_again(gateway.url, slowest))
             succeeded = print_repeated(slowest, again, console) and succeeded
+        succeeded = print_slowest(gateway, console) and succeeded
         if options.keep:
             print_snippets(gateway.url, MODEL, console)
             gateway.wait()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import psutil
 from demo_requests import Sent
+from gateway_process import Gateway
 from rich.console import Console
 from rich.table import Table
 
@@ -46,6 +50,18 @@ def print_repeated(before: Sent, again: Sent, console: Console) -> bool:
         f"instead of {before.total_s:.2f} s; {before.total_s - again.total_s:.2f} s saved."
     )
     return True
+
+
+def print_slowest(gateway: Gateway, console: Console) -> bool:
+    """Print where the slowest request's time went, as `paceline why` says it. Returns whether it could."""
+    (slowest,) = gateway.get("/admin/requests?sort=slowest&limit=1")["requests"]
+    command = ["paceline", "why", slowest["request_id"], "--url", gateway.url]
+    said = subprocess.run(
+        [str(Path(sys.executable).with_name(command[0])), *command[1:]], capture_output=True, text=True, check=False
+    )
+    console.print(f"\nThe slowest of all, by `{' '.join(command[:3])}`:\n{said.stdout or said.stderr}", markup=False)
+    console.print(f"The dashboard, while it runs: {gateway.url}/ui", markup=False)
+    return said.returncode == 0
 
 
 def _print_sums(sent: list[Sent], processes: list[psutil.Process], console: Console) -> None:
