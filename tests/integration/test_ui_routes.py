@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 import pytest
-from dashboards import ask, fill
+from dashboards import ask, fill, pages_are_there
 from engines.scripted import ScriptedEngine
 from engines.scripts import chat, whole
 from engines.signals import Gate
@@ -240,6 +240,7 @@ async def test_verdicts_come_with_their_measures_in_words_and_the_worst_pairs(tw
 
 def test_an_answer_from_the_cache_is_told_with_who_wrote_it(gateway: Start, scripted: Scripted) -> None:
     running = gateway(engines=[engine_at(scripted(kind="vllm"), "a")], cache={"mode": "auto"})
+    pages_are_there(running)
     for _ in range(2):
         ask(running)
 
