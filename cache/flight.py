@@ -18,15 +18,23 @@ class Flight:
     """An answer that a task of its own fetches piece by piece.
 
     ``head`` is what readers have to know before the first piece. The task ends with the last reader: nobody waits for
-    it then. It is the task that calls ``take_off``, ``add``, ``finish`` and ``fail``.
+    it then. It is the task that calls ``take_off``, ``add``, ``begin_anew``, ``finish`` and ``fail``. ``patient`` says
+    that whoever began it wants it at its end only.
     """
 
-    def __init__(self, on_closed: Callable[[Flight], None], most_bytes: int = MOST_BYTES) -> None:
+    def __init__(
+        self, on_closed: Callable[[Flight], None], most_bytes: int = MOST_BYTES, *, patient: bool = False
+    ) -> None:
         self.head: Head | Entry | None = None
         """An entry stands for the whole answer: then there are no pieces."""
         self.begun_by: object = None
         """What its beginner leaves there for those who join it later."""
+        self.whole = b""
+        """The one body that its pieces become, where the task has joined them anyway."""
+        self.patient = patient
         self.done = False
+        self.taken = False
+        """Whether somebody has been given a piece: what has come can no more be taken back."""
         self.joined = 0
         """How many readers there have been."""
         self._clock = asyncio.get_running_loop().time
@@ -81,7 +89,15 @@ class Flight:
             self._trim()
             while self._bytes > self._most_bytes:
                 self._room = asyncio.get_running_loop().create_future()
+                self._wake()
                 await self._room
+
+    def begin_anew(self) -> None:
+        """Forget what has come, since the call failed and is made again. Only while nobody has taken any of it."""
+        assert not self.taken
+        self._pieces.clear()
+        self.times.clear()
+        self._bytes = 0
 
     def finish(self) -> None:
         """It is whole."""
@@ -128,10 +144,13 @@ class Flight:
 
     # --- the readers' side
 
-    def join(self) -> Reader:
-        """Return a reader, to be left at the end. Only while it holds all its pieces."""
+    def join(self, *, patient: bool = False) -> Reader:
+        """Return a reader, to be left at the end. Only while it holds all its pieces.
+
+        One that is patient is given everything at the end, unless that is more than a flight can hold.
+        """
         assert self._first == 0
-        reader = Reader(self)
+        reader = Reader(self, patient=patient)
         self._readers.add(reader)
         self.joined += 1
         return reader
@@ -153,7 +172,9 @@ class Flight:
         """Return all that the reader does not have yet, ``None`` at the end. Raises what the task failed with."""
         while True:
             start = reader.position - self._first
-            if start < len(self._pieces):
+            is_due = self.done or not reader.patient or self._room is not None
+            if is_due and start < len(self._pieces):
+                self.taken = True
                 pieces = self._pieces[start:]
                 reader.position = self._first + len(self._pieces)
                 if self._room is not None:
@@ -171,10 +192,11 @@ class Flight:
 class Reader:
     """One who reads a flight: ``with flight.join() as reader``."""
 
-    __slots__ = ("flight", "position")
+    __slots__ = ("flight", "patient", "position")
 
-    def __init__(self, flight: Flight) -> None:
+    def __init__(self, flight: Flight, *, patient: bool) -> None:
         self.flight = flight
+        self.patient = patient
         self.position = 0
 
     def __enter__(self) -> Reader:
@@ -207,7 +229,9 @@ class Flights:
         """Return the flight that answers this, if one can be joined."""
         return self._open.get(id_)
 
-    def begin(self, id_: Hashable, drive: Callable[[Flight], Coroutine[Any, Any, None]]) -> tuple[Flight, Reader]:
+    def begin(
+        self, id_: Hashable, drive: Callable[[Flight], Coroutine[Any, Any, None]], *, patient: bool = False
+    ) -> tuple[Flight, Reader]:
         """Start a flight that ``drive`` fetches, and join it."""
 
         def closed(flight: Flight) -> None:
@@ -216,10 +240,10 @@ class Flights:
             if flight.done:
                 self._all.discard(flight)
 
-        flight: Flight = Flight(closed, self._most_bytes)
+        flight: Flight = Flight(closed, self._most_bytes, patient=patient)
         self._open[id_] = flight
         self._all.add(flight)
-        reader = flight.join()
+        reader = flight.join(patient=patient)
         flight.start(drive(flight))
         return flight, reader
 

@@ -3,7 +3,8 @@
 Whoever gets a key's lease asks the engine; the lease runs out unless it is renewed, so that a dead leader is noticed.
 Another gateway that wants the same answer leaves word with the leader (a list by the leader's name) and reads a stream
 by the name of the lease's holder, into which the leader then puts the answer from its beginning: what nobody asks for
-is never sent. A follower repeats its word every second; the leader stops sending when it has not come for a few.
+is never sent. A follower repeats its word every second; the leader stops sending when it has not come for a few. What
+the leader's client wants as one body is sent when it is whole, since it may have to be asked for once more.
 
 In the stream ``h`` is the head, ``d`` a piece, ``e`` the end: empty, or what went wrong. All are sealed like entries.
 """
@@ -122,7 +123,8 @@ class Replicas:
         lead.wanted_at = time.monotonic()
         if not lead.is_published and lead.flight.holds_all and not lead.flight.done:
             lead.is_published = True
-            publishing = self._publish(lead, lead.key.flight(holder), lead.flight.join())
+            reader = lead.flight.join(patient=lead.flight.patient)
+            publishing = self._publish(lead, lead.key.flight(holder), reader)
             task = asyncio.get_running_loop().create_task(publishing, name="cache publisher")
             self._publishers.add(task)
             task.add_done_callback(self._publishers.discard)

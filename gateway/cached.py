@@ -18,7 +18,7 @@ from gateway.exchange import Exchange, Kept, header_text, who
 from gateway.flying import Call
 from gateway.pipeline import collect_body, serve, write_stream
 from gateway.refusal import stopping
-from gateway.replay import as_body, as_events, joined, renamed, without_usage
+from gateway.replay import as_body, as_events, joined, parted, renamed, without_usage
 from gateway.telemetry.trace import Trace
 from policies.types import Operation
 
@@ -102,21 +102,21 @@ def not_kept(exchange: Exchange) -> ApiError:
 def _board(exchange: Exchange, ticket: Ticket, house: House, caching: Caching) -> Reader:
     """Join the flight of an equal request, or begin one.
 
-    Who wants a stream joins a stream only, which comes as the engine writes it; a body can be made of both. A request
-    with a deadline, or for a fresh answer, has a flight of its own.
+    In either form: a body is made of a stream's events, and a stream of those that a body is joined from, or of the
+    body where its engine writes none. A request with a deadline, or for a fresh answer, has a flight of its own.
     """
     incoming, flights = exchange.incoming, caching.flights
     is_shared = ticket.terms.read and exchange.wishes.deadline_s is None
     name = (ticket.key.digest, ticket.fingerprints)
     if is_shared:
-        flight = flights.find((name, True)) or (None if incoming.stream else flights.find((name, False)))
+        flight = flights.find(name)
         if flight is not None:
             return _join(exchange, ticket, caching, flight)
     exchange.cache = b"miss"
     if incoming.stream:
         exchange.incoming = replace(incoming, include_usage=True)
     call = Call(exchange, ticket, house.fleet, caching, is_shared=is_shared)
-    flight, reader = flights.begin((name, incoming.stream) if is_shared else object(), call.drive)
+    flight, reader = flights.begin(name if is_shared else object(), call.drive, patient=not incoming.stream)
     flight.begun_by = exchange.trace
     return reader
 
@@ -126,18 +126,20 @@ def _join(exchange: Exchange, ticket: Ticket, caching: Caching, flight: Flight) 
     caching.counts(ticket).coalesced += 1
     if isinstance(flight.begun_by, Trace):
         exchange.leader = flight.begun_by
-    return flight.join()
+    return flight.join(patient=not exchange.incoming.stream)
 
 
 async def _write_flight(
     stream: EventStream, exchange: Exchange, ticket: Ticket, caching: Caching, reader: Reader, *, usage: bool
 ) -> None:
     """Pass a flight on as it comes, or the entry that it turned out to be. Raises ``ApiError``."""
-    asked = exchange.incoming.model
+    incoming = exchange.incoming
     try:
         while (data := await reader.read()) is not None:
             head = _introduce(exchange, reader.flight)
-            data = renamed(data, head.model, asked)
+            if not head.streamed:
+                data = parted(data + await collect_body(reader), incoming.operation)
+            data = renamed(data, head.model, incoming.model)
             if not usage:
                 data = without_usage(data)
             if data:
@@ -145,7 +147,7 @@ async def _write_flight(
     except Abandoned:
         raise stopping() from None
     if isinstance(reader.flight.head, Entry):
-        exchange.incoming = replace(exchange.incoming, include_usage=usage)
+        exchange.incoming = replace(incoming, include_usage=usage)
         _note_hit(exchange, ticket, caching, reader.flight.head)
         await _write_entry(stream, exchange, reader.flight.head)
 
@@ -161,7 +163,7 @@ async def _serve_whole(exchange: Exchange, ticket: Ticket, caching: Caching, rea
         return
     head = _introduce(exchange, reader.flight)
     if head.streamed:
-        body = joined(body, exchange.incoming.operation)
+        body = reader.flight.whole or joined(body, exchange.incoming.operation)
     await send_body(send, 200, exchange.headers(), renamed(body, head.model, exchange.incoming.model))
 
 

@@ -15,6 +15,7 @@ from cache.codec import Codec
 from cache.embedded import FOLDER, EmbeddedServer, NoServer, find_server
 from cache.entry import Entry
 from cache.flight import Flight, Flights
+from cache.head import Head
 from cache.key import Key, Uncacheable, make_key
 from cache.memory import MemoryStore
 from cache.redis_store import RedisStore
@@ -166,25 +167,20 @@ class Caching:
         exchange: Exchange,
         flight: Flight,
         outcome: Outcome,
-        events: list[bytes],
         took_s: float,
         lease: tuple[str, str],
     ) -> bool:
         """Keep an answer that came whole, if it is one that may be given to others.
 
-        ``events`` are what a body was joined from, where it was. Returns whether ``lease`` (its name and its holder, or
-        "") is given back in the same step.
+        Returns whether ``lease`` (its name and its holder, or "") is given back in the same step.
         """
         deployment, incoming = exchange.deployment, exchange.incoming
         pieces = flight.pieces
         if not (ticket.terms.write and outcome.whole and pieces and _is_good(exchange, outcome, pieces)):
             return False
         assert deployment is not None
-        if incoming.stream:
-            made_of, whole, pace_ms = pieces, b"", _pace(flight.times)
-        else:
-            made_of, whole, pace_ms = events or pieces, pieces[0], ()
-        streamed = incoming.stream or bool(events)
+        assert isinstance(flight.head, Head)
+        streamed = flight.head.streamed
         created = time.time()
         entry = Entry(
             model=incoming.model,
@@ -194,15 +190,15 @@ class Caching:
             created=created,
             expires=expiry(ticket.ttl_s, created),
             streamed=streamed,
-            body=b"".join(made_of),
-            cuts=tuple(itertools.accumulate(map(len, made_of))) if streamed else (),
-            pace_ms=pace_ms,
+            body=b"".join(pieces),
+            cuts=tuple(itertools.accumulate(map(len, pieces))) if streamed else (),
+            pace_ms=_pace(flight.times) if streamed else (),
             prompt_tokens=outcome.prompt_tokens,
             output_tokens=outcome.output_tokens,
             finish_reason=outcome.finish_reason,
             took_s=took_s,
             model_name=ticket.model,
-            whole=whole if streamed else b"",
+            whole=flight.whole,
         )
         return self.stores.keep(ticket.key, self.name_of(deployment), entry, *lease)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from adapters.base import Outcome
+from adapters.errors import EngineError
 from cache.breaker import StoreError
 from cache.flight import Flight
 from cache.head import Head, decode_head
@@ -32,10 +33,8 @@ class Call:
         self._fleet = fleet
         self._caching = caching
         self._replicas = caching.replicas if is_shared else None
-        form = "stream" if exchange.incoming.stream else "whole"
-        self._lease = ticket.key.lease((*ticket.fingerprints, form)) if self._replicas is not None else ""
+        self._lease = ticket.key.lease(ticket.fingerprints) if self._replicas is not None else ""
         self._outcome = Outcome()
-        self._events: list[bytes] = []
         self._took_s = 0.0
 
     async def drive(self, flight: Flight) -> None:
@@ -111,41 +110,53 @@ class Call:
         self._caching.counts(self._ticket).misses += 1
         await fetch(self._exchange, self._fleet, deliver)
         lease = self._lease, holder
-        return self._caching.keep(
-            self._ticket, self._exchange, flight, self._outcome, self._events, self._took_s, lease
-        )
+        return self._caching.keep(self._ticket, self._exchange, flight, self._outcome, self._took_s, lease)
 
     async def _deliver(self, attempt: Attempt, flight: Flight) -> None:
-        streams = self._exchange.incoming.stream
-        self._events = []
-        if not streams:
-            attempt.keep_events(self._events)
-        body = []
-        while (data := await attempt.read()) is not None:
-            if not data:
-                continue
-            if not streams:
-                body.append(data)
-                continue
-            if not attempt.delivered:
-                attempt.delivered = True
-                flight.take_off(self._head())
-            await flight.add(data)
-        if not streams:
-            flight.take_off(self._head())
-            await flight.add(b"".join(body))
+        if self._exchange.incoming.stream:
+            await self._pass_on(attempt, flight)
+        else:
+            await self._gather(attempt, flight)
         assert attempt.outcome is not None
         self._outcome = attempt.outcome
         self._took_s = flight.times[-1] - attempt.started_at
 
-    def _head(self) -> Head:
-        exchange = self._exchange
-        deployment = exchange.deployment
+    async def _pass_on(self, attempt: Attempt, flight: Flight) -> None:
+        while (data := await attempt.read()) is not None:
+            if data:
+                if not attempt.delivered:
+                    attempt.delivered = True
+                    flight.take_off(self._head(streamed=True))
+                await flight.add(data)
+
+    async def _gather(self, attempt: Attempt, flight: Flight) -> None:
+        """For one who wants a body. The events that it is joined from go to those who want a stream, as they come.
+
+        As long as nobody has got one, the call can be made again elsewhere, as it could for the body alone.
+        """
+        events: list[bytes] = []
+        attempt.keep_events(events)
+        body = []
+        try:
+            while (data := await attempt.read()) is not None:
+                body.append(data)
+                if events and not flight.times:
+                    flight.take_off(self._head(streamed=True))
+                for event in events:
+                    await flight.add(event)
+                events.clear()
+        except EngineError:
+            attempt.delivered = flight.taken
+            if not flight.taken:
+                flight.begin_anew()
+            raise
+        if flight.times:
+            flight.whole = b"".join(body)
+        else:
+            flight.take_off(self._head(streamed=False))
+            await flight.add(b"".join(body))
+
+    def _head(self, *, streamed: bool) -> Head:
+        incoming, deployment = self._exchange.incoming, self._exchange.deployment
         assert deployment is not None
-        return Head(
-            exchange.incoming.model,
-            deployment.id,
-            deployment.engine,
-            deployment.precision,
-            exchange.incoming.stream,
-        )
+        return Head(incoming.model, deployment.id, deployment.engine, deployment.precision, streamed)

@@ -10,8 +10,8 @@ from typing import Any
 
 import httpx
 import pytest
-from engines.scripted import ScriptedEngine
-from engines.scripts import chat, cut, fail, status
+from engines.scripted import Exchange, ScriptedEngine
+from engines.scripts import Script, chat, cut, fail, status
 from engines.signals import Gate
 from gateways import Gateway, chat_body, engine_at
 
@@ -24,6 +24,7 @@ CALL = [
     {"tool_calls": [{"index": 0, "function": {"arguments": '{"a":'}}]},
     {"tool_calls": [{"index": 0, "function": {"arguments": "1}"}}]},
 ]
+THOUGHT_AND_CALL = [{"reasoning_content": "Hm. "}, *CALL]
 
 
 @pytest.fixture
@@ -60,6 +61,29 @@ def events(response: httpx.Response) -> list[Any]:
 def text_of(chunks: list[Any], field: str = "content") -> str:
     deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk != "[DONE]" and chunk["choices"]]
     return "".join(delta.get(field) or "" for delta in deltas)
+
+
+def in_either_form(tokens: list[Any], finish: str, gate: Gate) -> Script:
+    """As ``chat``; one body as well has what is no text."""
+
+    async def script(exchange: Exchange) -> None:
+        if exchange.request.json.get("stream") or isinstance(tokens[0], str):
+            await chat(tokens, finish=finish, gate=gate)(exchange)
+            return
+        await gate.pass_through()
+        call = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
+        message = {"role": "assistant", "content": None, "reasoning_content": "Hm. ", "tool_calls": [call]}
+        choice = {"index": 0, "message": message, "finish_reason": finish}
+        usage = {"prompt_tokens": 5, "completion_tokens": 4, "total_tokens": 9}
+        await exchange.json({"object": "chat.completion", "model": "x", "choices": [choice], "usage": usage})
+
+    return script
+
+
+def arguments_of(chunks: list[Any]) -> str:
+    """What the tool calls of a stream are called with."""
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks if chunk != "[DONE]" and chunk["choices"]]
+    return "".join(c["function"].get("arguments", "") for delta in deltas for c in delta.get("tool_calls") or ())
 
 
 class TestBothForms:
@@ -365,6 +389,91 @@ class TestOneFlight:
                     assert "[DONE]" in "".join([line async for line in theirs])
         assert (await body).json()["choices"][0]["message"]["content"] == "Hello!"
         assert len(engine.requests) == 1
+
+    @pytest.mark.parametrize("kind", ["llamacpp", "vllm", "ollama", "openai"])
+    @pytest.mark.parametrize("first", [True, False])
+    async def test_a_stream_and_a_body_at_once_are_one_call_tools_reasoning_and_usage_included(
+        self, gateway: StartGateway, scripted: StartEngine, kind: str, first: bool
+    ) -> None:
+        engine, gate = scripted(kind=kind), Gate()
+        finish = "stop" if kind == "ollama" else "tool_calls"
+        engine.always(in_either_form(["Hello"] if kind == "ollama" else THOUGHT_AND_CALL, finish, gate))
+        cached = gateway(engines=[engine_at(engine, "a")], cache=CACHE)
+        asking = {}
+        for stream in (first, not first):
+            body = chat_body(stream=stream, stream_options={"include_usage": True}) if stream else chat_body()
+            asking[stream] = asyncio.create_task(ask(cached, body))
+            await engine.received(0)
+            await running(cached, len(asking))
+        quiet = asyncio.create_task(ask(cached, chat_body(stream=True)))
+        await running(cached, 3)
+        gate.open()
+        streamed, whole = await asking[True], await asking[False]
+        assert len(engine.requests) == 1
+        assert (said(streamed), said(whole)) == (("miss", "coalesced") if first else ("coalesced", "miss"))
+        assert said(await quiet) == "coalesced"
+        body, chunks = whole.json(), events(streamed)
+        assert chunks[-1] == "[DONE]"
+        assert chunks[-2]["usage"] == body["usage"]
+        assert not any(chunk.get("usage") for chunk in events(await quiet)[:-1])
+        message = body["choices"][0]["message"]
+        assert text_of(chunks) == (message["content"] or "")
+        assert text_of(chunks, "reasoning_content") == message.get("reasoning_content", "")
+        assert arguments_of(chunks) == "".join(c["function"]["arguments"] for c in message.get("tool_calls", []))
+        assert [c["choices"][0]["finish_reason"] for c in chunks[:-1] if c["choices"]][-1] == finish
+        assert body["choices"][0]["finish_reason"] == finish
+        assert bool(arguments_of(chunks)) is (kind != "ollama")
+        assert whole.headers["x-paceline-deployment"] == streamed.headers["x-paceline-deployment"]
+        for stream in (True, False):
+            again = await ask(cached, chat_body(stream=stream))
+            assert said(again) == "hit"
+
+    async def test_a_stream_that_joins_a_body_gets_each_piece_as_it_comes(
+        self, cached: Gateway, engine: ScriptedEngine
+    ) -> None:
+        gate = Gate()
+        engine.always(chat(gate=gate))
+        whole = asyncio.create_task(ask(cached))
+        await engine.received(0)
+        gate.release(2)
+        body = chat_body(stream=True)
+        async with cached.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as stream:
+            assert said(stream) == "coalesced"
+            lines = stream.aiter_lines()
+            while "Hel" not in await anext(lines):
+                pass
+            assert not whole.done()
+            gate.open()
+            assert "[DONE]" in "".join([line async for line in lines])
+        assert (await whole).json()["choices"][0]["message"]["content"] == "Hello!"
+        assert len(engine.requests) == 1
+
+    @pytest.mark.parametrize("joined", [False, True])
+    async def test_a_body_is_asked_for_again_elsewhere_unless_a_stream_has_a_part_of_it(
+        self, gateway: StartGateway, scripted: StartEngine, joined: bool
+    ) -> None:
+        gate, engines = Gate(), [scripted(kind="llamacpp"), scripted(kind="llamacpp")]
+        scripts = iter([fail(after=2, gate=gate), chat(["all ", "anew"])])
+        for engine in engines:
+            engine.always(lambda exchange: next(scripts)(exchange))
+        cached = gateway(engines=[engine_at(each, name) for each, name in zip(engines, "ab", strict=True)], cache=CACHE)
+        whole = asyncio.create_task(ask(cached))
+        await running(cached, 1)
+        async with cached.client() as client:
+            if joined:
+                async with client.stream("POST", "/v1/chat/completions", json=chat_body(stream=True)) as stream:
+                    lines = stream.aiter_lines()
+                    while "Hel" not in await anext(lines):
+                        pass
+                    gate.open()
+                    rest = "".join([line async for line in lines])
+                assert "error" in rest
+                assert "anew" not in rest
+                assert (await whole).status_code == 502
+            else:
+                gate.open()
+                assert (await whole).json()["choices"][0]["message"]["content"] == "all anew"
+        assert sum(len(each.requests) for each in engines) == (1 if joined else 2)
 
     async def test_when_the_first_client_leaves_the_others_get_theirs(
         self, cached: Gateway, engine: ScriptedEngine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -21,6 +22,7 @@ from valkeys import Valkey
 
 StartGateway = Callable[..., Gateway]
 StartValkey = Callable[..., Valkey]
+StartEngine = Callable[..., ScriptedEngine]
 LIMIT_S = 20.0
 
 
@@ -106,6 +108,57 @@ class TestTwoGateways:
                 text = "".join([line async for line in second.aiter_lines()])
         assert "[DONE]" in text
         assert (await first).text.replace("\n", "") == (await third).text.replace("\n", "") == text
+        assert len(engine.requests) == 1
+
+    @pytest.mark.parametrize("kind", ["llamacpp", "vllm"])
+    @pytest.mark.parametrize("first", [True, False])
+    async def test_a_stream_to_one_and_a_body_to_the_other_are_one_call(
+        self, gateway: StartGateway, valkey: StartValkey, scripted: StartEngine, kind: str, first: bool
+    ) -> None:
+        engine, gate, url = scripted(kind=kind), Gate(), valkey().url
+        engine.always(chat([{"reasoning_content": "Hm. "}, "Hel", "lo"], gate=gate))
+        cache = {"url": url, "memory": 0, "lookup_ms": 2000}
+        one, two = (gateway(engines=[engine_at(engine, "a")], cache=cache) for _ in range(2))
+        for each in (one, two):
+            await asyncio.to_thread(each.run, _available(each))
+        leading = asyncio.create_task(ask(one, chat_body(stream=first)))
+        await engine.received(0)
+        following = asyncio.create_task(ask(two, chat_body(stream=not first)))
+        publishers = one.house.caching.replicas._publishers  # type: ignore[union-attr]
+        async with asyncio.timeout(LIMIT_S):
+            while not one.call(lambda: len(publishers)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        gate.open()
+        assert (said(await leading), said(await following)) == ("miss", "coalesced")
+        assert len(engine.requests) == 1
+        streamed, whole = (leading, following) if first else (following, leading)
+        message = (await whole).json()["choices"][0]["message"]
+        assert message["content"] == "Hello"
+        lines = [line[6:] for line in (await streamed).text.split("\n\n") if line]
+        deltas = [json.loads(line)["choices"][0]["delta"] for line in lines[:-1]]
+        assert lines[-1] == "[DONE]"
+        assert "".join(delta.get("content") or "" for delta in deltas) == "Hello"
+        reasoning = "".join(delta.get("reasoning_content") or "" for delta in deltas)
+        assert reasoning == message.get("reasoning_content", "")
+        assert reasoning == ("Hm. " if kind == "llamacpp" or first else "")  # the scripted vLLM's body has none
+
+    async def test_a_stream_that_was_kept_alive_while_the_store_was_slow_is_a_hit_all_the_same(
+        self, start: StartGateway, valkey: StartValkey, engine: ScriptedEngine
+    ) -> None:
+        server = valkey()
+        gateway = start(server.url, cache={"lookup_ms": 10_000}, server={"keepalive_s": 0.05})
+        await ask(gateway)
+        await flushed(gateway)
+        server.freeze()
+        body = chat_body(stream=True)
+        async with gateway.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as stream:
+            lines = stream.aiter_lines()
+            assert await anext(lines) == ": keep-alive"
+            server.thaw()
+            text = "".join([line async for line in lines if line.startswith("data: ")])
+        assert stream.status_code == 200
+        assert "Hel" in text
+        assert text.count("[DONE]") == 1
         assert len(engine.requests) == 1
 
     async def test_when_the_leader_fails_in_mid_answer_the_follower_is_told(

@@ -157,3 +157,39 @@ async def test_closing_ends_every_call() -> None:
     for reader in readers:
         with pytest.raises(Abandoned):
             await reader.read()
+
+
+async def test_a_patient_reader_gets_all_at_the_end_and_until_then_the_call_can_begin_anew() -> None:
+    engine, flights = Engine(), Flights()
+    flight, reader = flights.begin("k", engine.drive, patient=True)
+    reading = asyncio.create_task(all_of(reader))
+    engine.give(b"a", b"b")
+    while engine.taken < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert not flight.taken
+    flight.begin_anew()
+    engine.give(b"c", None)
+    assert await reading == b"c"
+    assert flight.taken
+
+
+async def test_what_a_reader_has_cannot_be_taken_back() -> None:
+    engine, flights = Engine(), Flights()
+    flight, patient = flights.begin("k", engine.drive, patient=True)
+    engine.give(b"a")
+    assert await flight.join().read() == b"a"
+    assert flight.taken
+    with pytest.raises(AssertionError):
+        flight.begin_anew()
+    engine.give(b"b", None)
+    assert await all_of(patient) == b"ab"
+
+
+async def test_patience_ends_where_a_flight_can_hold_no_more() -> None:
+    engine, flights = Engine(), Flights(most_bytes=8)
+    flight, patient = flights.begin("k", engine.drive, patient=True)
+    reading = asyncio.create_task(all_of(patient))
+    pieces = [b"%d" % i * 3 for i in range(10)]
+    engine.give(*pieces, None)
+    assert await reading == b"".join(pieces)
+    assert flight.pieces == []
