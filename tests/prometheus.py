@@ -23,6 +23,10 @@ def needed(program: str) -> str:
     return found
 
 
+class NotReady(Exception):
+    """It is still starting."""
+
+
 class Prometheus:
     """Scrapes one address every 200 ms, as OpenMetrics with exemplars."""
 
@@ -52,8 +56,11 @@ class Prometheus:
         self._client = httpx.Client(base_url=f"http://127.0.0.1:{port}/api/v1", timeout=LIMIT_S)
 
     def ask(self, path: str, **parameters: Any) -> Any:
-        """Return the data of an answer. Raises AssertionError where Prometheus refuses the question."""
-        answer = self._client.get(path, params=parameters).json()
+        """Return the data of an answer. Raises AssertionError where it is refused, NotReady at first."""
+        said = self._client.get(path, params=parameters)
+        if said.status_code == httpx.codes.SERVICE_UNAVAILABLE:
+            raise NotReady
+        answer = said.json()
         assert answer["status"] == "success", answer
         return answer["data"]
 
@@ -69,7 +76,7 @@ class Prometheus:
         while time.monotonic() < end:
             try:
                 found = self.query(expression)
-            except httpx.TransportError:
+            except (httpx.TransportError, NotReady):
                 assert self._process.poll() is None, "Prometheus has ended"
                 continue
             if found == {(): value}:

@@ -17,7 +17,7 @@ from gateway.requests.cases import alone, case_of
 from gateway.requests.machine import Machine
 from gateway.requests.note import LONGEST_TEXT, Note, note
 from gateway.requests.resources import ResourceWatch
-from gateway.requests.store import FILE, RequestStore, Wanted
+from gateway.requests.store import FILE, RequestStore, Wanted, most_refused
 from gateway.tasks import end
 from measure.database import StoreError
 from policies.diagnosis.case import Alone, Case, Ended, Resources, Stages
@@ -57,7 +57,9 @@ class RequestLog:
         self._path = folder / FILE
         self._fleet = fleet
         self._running = running
-        self._queue: deque[Note | Case] = deque(maxlen=settings.keep)
+        self._queue: deque[Note] = deque(maxlen=settings.keep)
+        self._refused: deque[Case] = deque(maxlen=most_refused(settings.keep))
+        """Apart from the others, so that a flood of them pushes none of those out."""
         self._come = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="requests")
         self._store: RequestStore | None = None
@@ -75,7 +77,7 @@ class RequestLog:
         """Note a request that was refused before it was read."""
         now = asyncio.get_running_loop().time()
         took_s = round(now - arrived_at, 6)
-        self._queue.append(
+        self._refused.append(
             Case(
                 request_id=request_id,
                 at=time.time() - took_s,
@@ -131,7 +133,7 @@ class RequestLog:
     async def flush(self) -> None:
         """Write all that is noted by now."""
         async with self._writing:
-            while self._queue:
+            while self._queue or self._refused:
                 prepared = await self._prepare()
                 try:
                     await self._run(partial(_add, self._opened(), prepared))
@@ -162,12 +164,10 @@ class RequestLog:
         """Take a part of what is noted, with all that only this loop may read."""
         now, predictor = asyncio.get_running_loop().time(), self._fleet.learned.predictor
         epoch = time.time() - now
-        prepared: list[Prepared | Case] = []
+        prepared: list[Prepared | Case] = list(self._refused)
+        self._refused.clear()
         while self._queue and len(prepared) < _AT_ONCE:
             each = self._queue.popleft()
-            if isinstance(each, Case):
-                prepared.append(each)
-                continue
             seen = self.resources.between(each.arrived_at, each.ended_at)
             prepared.append((each, epoch + each.arrived_at, alone(predictor, each, now), seen))
         return prepared
@@ -178,7 +178,7 @@ class RequestLog:
         return self._store
 
     def _is_busy(self) -> bool:
-        return bool(self._running or self._queue)
+        return bool(self._running or self._queue or self._refused)
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)

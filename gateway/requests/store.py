@@ -58,6 +58,11 @@ class Wanted:
     slowest_first: bool = False
 
 
+def most_refused(keep: int) -> int:
+    """Return how many requests that were refused before they were read are kept beside ``keep`` others."""
+    return max(1, keep // _EARLY_SHARE)
+
+
 class RequestStore:
     """Keeps the last ``keep`` requests of the file at ``path``; in memory where that cannot be used."""
 
@@ -87,7 +92,7 @@ class RequestStore:
                 " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 rows,
             )
-            for early, most in ((1, max(1, self._keep // _EARLY_SHARE)), (0, self._keep)):
+            for early, most in ((1, most_refused(self._keep)), (0, self._keep)):
                 connection.execute(
                     "DELETE FROM requests WHERE early = ? AND id <= coalesce("
                     "(SELECT id FROM requests WHERE early = ? ORDER BY id DESC LIMIT 1 OFFSET ?), -1)",
