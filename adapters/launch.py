@@ -22,7 +22,9 @@ from policies.types import Precision
 CPU_BATCH: Final = 128
 """Prompt tokens that llama.cpp reads in one step on a CPU: about a second, so that it notices a client that leaves."""
 SHARED_SPIN: Final = {"GOMP_SPINCOUNT": "500"}
-"""How long llama.cpp's threads (GNU OpenMP) spin while they wait for each other, on cores that others need as well.
+ALONE_SPIN: Final = {"GOMP_SPINCOUNT": "2000"}
+"""How long llama.cpp's threads (GNU OpenMP) spin while they wait for each other: on cores that other engines need as
+well, and on those where only programs that are nothing of ours may come along.
 
 Measured with two servers on 2 cores, tokens/s of one that decodes alone, and of each beside the other, on two machines:
 by default 83 and 6 to 8, 81 and 1 to 3; 20000: 92 and 3 to 4, 80 and 6; 2000: 88 and 16 to 19, 77 and 23; 1000 (on one)
@@ -155,7 +157,8 @@ def _llamacpp(spec: LaunchSpec, port: int) -> Command:
     threads = spec.threads or (_fewer_cores() if on_cpu else None)
     if threads:
         start += ["--threads", str(threads)]
-    env = SHARED_SPIN if on_cpu and spec.shares_cores else {}
+    spin = SHARED_SPIN if spec.shares_cores else ALONE_SPIN
+    env = spin if on_cpu else {}
     return Command((*start, *spec.args), env | dict(spec.env), f"http://{LOOPBACK}:{port}", "/health", version)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import KeysView
 
 from policies.ledger import Ledger
 
@@ -15,9 +16,9 @@ class Lingering:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     @property
-    def ids(self) -> frozenset[str]:
-        """Their ids."""
-        return frozenset(self._timers)
+    def ids(self) -> KeysView[str]:
+        """Their ids, as they are at any time."""
+        return self._timers.keys()
 
     def left_s(self, id_: str, now: float) -> float:
         """Return for how long it will be so, 0 where it is not."""

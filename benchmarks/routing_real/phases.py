@@ -13,6 +13,8 @@ from benchmarks.routing_real.shapes import Shape, shapes
 
 AT_ONCE = 4
 IN_THE_BACKGROUND = 2
+QUIET_S = 1.2
+"""How long it is quiet before each of those that are compared: vLLM keeps a core busy for a second after an answer."""
 COST_TO_OTHERS = 0.5
 """What the delay of the others counts: the default of ``routing.cost_to_others``."""
 
@@ -74,18 +76,22 @@ async def one_by_one(
     for shape in asked:
         tell(phase.name)
         messages = _messages(shape, history if before else [])
+        is_compared = not shape.follow_up and shape.number % every == 0
+        if is_compared:
+            await asyncio.sleep(QUIET_S)
         sent = await client.send(shape, messages)
         if not phase.add(sent):
             before, history = None, []
             continue
         before, history = sent, [*messages, {"role": "assistant", "content": sent.text}]
-        if shape.follow_up or shape.number % every:
+        if not is_compared:
             continue
         case = Case(sent, {sent.deployment: sent.total_s}, sent.disturbed)
         for variant, name in enumerate(random.sample(candidates, len(candidates)), start=1):
             if name == sent.deployment:
                 continue
             tell(f"the same on {name}")
+            await asyncio.sleep(QUIET_S)
             again = await client.send(shape, _messages(shape, [], variant), pinned=name)
             if again.error:
                 phase.errors.append(f"request {shape.number} on {name}: {again.error}")

@@ -28,7 +28,7 @@ async def test_who_ran_beside_it_had_one_decode_as_a_neighbour() -> None:
     lease.close(now())
     assert lease.neighbours["other_decoding"] == pytest.approx(1.0)
     lingering.end("lingers")
-    assert lingering.ids == frozenset()
+    assert not lingering.ids
     lease = ledger.open("beside", prefill_tokens=1, decode_tokens=1, context_tokens=1, now=now())
     await asyncio.sleep(0.01)
     lease.close(now())

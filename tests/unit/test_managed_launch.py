@@ -102,7 +102,7 @@ def test_an_engine_that_shares_its_cores_does_not_hold_them_while_it_waits(
 ) -> None:
     program(on_path, "llama-server")
     monkeypatch.setattr(launch, "has_gpu", lambda: False)
-    assert command(LaunchSpec("a", "llamacpp", gguf), PORT).env == {}
+    assert command(LaunchSpec("a", "llamacpp", gguf), PORT).env == {"GOMP_SPINCOUNT": "2000"}
     assert command(LaunchSpec("a", "llamacpp", gguf, shares_cores=True), PORT).env == {"GOMP_SPINCOUNT": "500"}
     own = LaunchSpec("a", "llamacpp", gguf, shares_cores=True, env={"GOMP_SPINCOUNT": "9"})
     assert command(own, PORT).env == {"GOMP_SPINCOUNT": "9"}
