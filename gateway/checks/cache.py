@@ -18,6 +18,7 @@ from gateway.settings_cache import EMBEDDED, CacheSettings
 
 CONNECT_LIMIT_S = 3.0
 TRIES = 20
+_FORGETS = "the server keeps nothing on disk: answers are gone when it restarts"
 OLDEST = 7
 """Redis's first version that is known to do."""
 
@@ -64,13 +65,15 @@ async def _server(cache: CacheSettings) -> list[Finding]:
         said = await connection.ask("INFO", limit_s=CONNECT_LIMIT_S)
         took_ms = await _latency_ms(connection, cache.prefix)
         written = await _writable(connection, cache.prefix)
+        keeps = await _keeps(connection)
     except StoreError as error:
         todo = "Requests go on without it. Start it, or put cache.url right."
         return [warn("cache", f"{address.label} cannot be used: {error}", todo)]
     finally:
         await connection.aclose()
     info = next(iter(said.values())) if said and all(isinstance(each, dict) for each in said.values()) else said
-    return [*_findings(address.label, info), *_speed(took_ms, cache.lookup_ms), *written]
+    forgets = [note("cache", _FORGETS)] if keeps is False else []
+    return [*_findings(address.label, info), *forgets, *_speed(took_ms, cache.lookup_ms), *written]
 
 
 async def _latency_ms(connection: Connection, prefix: str) -> float:
@@ -91,6 +94,21 @@ async def _writable(connection: Connection, prefix: str) -> list[Finding]:
     return []
 
 
+async def _keeps(connection: Connection) -> bool | None:
+    """Return whether the server keeps anything on disk; ``None`` where it does not tell, as hosted ones do."""
+    settings = {}
+    for name in ("save", "appendonly"):
+        try:
+            said = await connection.ask("CONFIG", "GET", name, limit_s=CONNECT_LIMIT_S)
+        except StoreError:
+            return None
+        values = list(said.values()) if isinstance(said, dict) else said[1:]
+        if len(values) != 1:
+            return None
+        settings[name] = values[0]
+    return bool(settings["save"] != b"" or settings["appendonly"] != b"no")
+
+
 def _findings(label: str, info: Mapping[str, object]) -> Iterator[Finding]:
     version, valkey = str(info.get("redis_version", "0")), info.get("valkey_version")
     name = f"Valkey {valkey}" if valkey else f"Redis {version}"
@@ -104,8 +122,6 @@ def _findings(label: str, info: Mapping[str, object]) -> Iterator[Finding]:
     elif policy == "noeviction":
         todo = "Set maxmemory-policy allkeys-lfu (or volatile-lfu, if it keeps other things)."
         yield warn("cache", f"the server takes nothing more once it holds {limit / 1e6:.0f} MB (noeviction)", todo)
-    if info.get("aof_enabled") in (0, "0") and not str(info.get("rdb_last_save_time", "")).strip("0"):
-        yield note("cache", "the server keeps nothing on disk: answers are gone when it restarts")
 
 
 def _speed(took_ms: float, limit_ms: float) -> Iterator[Finding]:

@@ -224,6 +224,15 @@ class TestWhatIsAHit:
         keyed = gateway(engines=[engine_at(engine, "a")], cache=CACHE, auth={"keys": keys})
         assert said(await ask(keyed, authorization=f"Bearer {'a' * 20}")) == "off"
         assert said(await ask(keyed, authorization=f"Bearer {'b' * 20}")) == "miss"
+        brief = gateway(
+            engines=[engine_at(engine, "a", models={engine.model: "m", "other": "n"})],
+            cache=CACHE,
+            models={"m": {"cache": {"ttl_s": 1000}}},
+        )
+        await ask(brief)
+        assert brief.house.caching is not None
+        [(_, kept)] = brief.house.caching.stores.memory.matching("*", 10)
+        assert 900 <= kept.expires - kept.created <= 1000
 
     async def test_what_is_not_whole_is_not_kept(self, cached: Gateway, engine: ScriptedEngine) -> None:
         for script in (

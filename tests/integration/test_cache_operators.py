@@ -131,6 +131,24 @@ class TestDoctor:
         assert level == "warn"
         assert "cannot be used" in what
 
+    @pytest.mark.parametrize("persistent", [False, True])
+    def test_whether_it_keeps_what_it_has_and_how_long_a_question_takes(
+        self, shell: Shell, valkey: StartValkey, persistent: bool
+    ) -> None:
+        server = valkey(tcp=True, persistent=persistent)
+        found = self.findings(shell, server.url)
+        forgets = ("note", "the server keeps nothing on disk: answers are gone when it restarts")
+        assert (forgets in found) is not persistent
+        assert any(level == "ok" and what.startswith("a question takes ") for level, what in found)
+
+    def test_one_that_does_not_say_what_it_keeps(self, shell: Shell, valkey: StartValkey) -> None:
+        server = valkey(tcp=True)
+        with server.client() as client:
+            client.execute_command("ACL", "SETUSER", "default", "-config")
+        found = self.findings(shell, server.url)
+        assert found
+        assert not any("on disk" in what for _, what in found)
+
     def test_in_memory_embedded_and_off(self, shell: Shell) -> None:
         assert "in memory" in self.findings(shell, {"mode": "auto"})[0][1]
         assert "embedded" in self.findings(shell, "embedded")[0][1]
