@@ -53,10 +53,11 @@ async def serve_cached(exchange: Exchange, ticket: Ticket, house: House, caching
             if exchange.incoming.stream:
                 stream = EventStream(send, exchange.headers, house.settings.server.keepalive_s)
                 writing = _write_flight(stream, exchange, ticket, caching, reader, usage=usage)
-                await write_stream(stream, writing, house.fleet)
+                went_well = await write_stream(stream, writing, house.fleet)
             else:
                 await _serve_whole(exchange, ticket, caching, reader, send)
-    exchange.ended = "done"
+                went_well = True
+    exchange.ended = "done" if went_well else "failed"
 
 
 async def _serve_embeddings(exchange: Exchange, ticket: Ticket, house: House, caching: Caching, send: Send) -> None:

@@ -52,16 +52,19 @@ async def _serve_stream(exchange: Exchange, fleet: Fleet, send: Send, keepalive_
     await write_stream(stream, _try_candidates(exchange, fleet, lambda attempt: _forward(attempt, stream)), fleet)
 
 
-async def write_stream(stream: EventStream, writing: Awaitable[None], fleet: Fleet) -> None:
+async def write_stream(stream: EventStream, writing: Awaitable[None], fleet: Fleet) -> bool:
     """Let ``writing`` fill a stream, and end it. Once it has begun, what goes wrong is one of its events.
 
+    Returns whether nothing went wrong.
     Raises ``ApiError`` as long as it has not begun; one that ``writing`` never began is left so.
     """
+    went_well = True
     try:
         await writing
     except ApiError as error:
         if not stream.started:
             raise
+        went_well = False
         await stream.write(error.event())
     except asyncio.CancelledError:
         if stream.started and fleet.stopping:
@@ -72,6 +75,7 @@ async def write_stream(stream: EventStream, writing: Awaitable[None], fleet: Fle
         await stream.aclose()
     if stream.started:
         await stream.end()
+    return went_well
 
 
 async def _forward(attempt: Attempt, stream: EventStream) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 from engines.scripted import ScriptedEngine
-from engines.scripts import chat, status
+from engines.scripts import chat, cut, status
 from engines.signals import Gate
 from gateways import Gateway, chat_body, engine_at
 
@@ -75,6 +75,18 @@ async def test_a_request_that_nobody_can_serve_is_told_as_refused(scripted: Scri
     assert told.error is not None
     assert told.error.status == answer.status_code
     assert told.tries == []
+
+
+async def test_a_stream_that_breaks_off_is_told_as_failed_also_where_others_might_have_read_along(
+    scripted: Scripted, gateway: Start
+) -> None:
+    engine = scripted(kind="vllm")
+    engine.always(cut())
+    running = gateway(engines=[engine_at(engine, "a")], cache={"mode": "all"})
+    notes = watched(running)
+    async with running.client() as client:
+        await client.post("/v1/chat/completions", json=chat_body(stream=True))
+    assert [each.ended for each in notes.seen] == ["failed"]
 
 
 async def test_a_wait_for_a_place_is_told(scripted: Scripted, gateway: Start) -> None:
