@@ -136,7 +136,10 @@ def created_at(head: bytes) -> int:
 
 def _split(data: bytes) -> tuple[int, bytes]:
     created_at(data[:HEAD_BYTES])
-    return data[4], data[HEAD_BYTES:]
+    flags = data[4]
+    if flags & ~(_COMPRESSED | _ENCRYPTED):
+        raise Unreadable("has flags that are not known")
+    return flags, data[HEAD_BYTES:]
 
 
 def _checked(rest: bytes) -> bytes:

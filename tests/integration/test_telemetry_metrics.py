@@ -106,8 +106,8 @@ async def test_how_far_off_a_prediction_was_is_a_part_of_what_was_predicted(scri
     where = "deployment=a,engine=vllm,model=m,operation=chat,precision=unknown,stage="
     assert found["paceline_route_prediction_error_ratio_count"] == {f"{where}ttft": 3, f"{where}total": 3}
     buckets = found["paceline_route_prediction_error_ratio_bucket"]
-    at_most = {bound: buckets[where.replace("model", f"le={bound},model") + "ttft"] for bound in ("0.5", "1.0")}
-    assert at_most == {"0.5": 0, "1.0": 3}
+    # An engine that answers at once is off by nearly all of what was predicted, and never by more than that.
+    assert buckets[where.replace("model", "le=1.0,model") + "ttft"] == 3
 
 
 async def test_repeated_requests_are_counted_as_hits_with_what_they_saved(scripted: Scripted, gateway: Start) -> None:
