@@ -23,15 +23,14 @@ async def test_who_ran_beside_it_had_one_decode_as_a_neighbour() -> None:
     lingering = Lingering(ledger)
     lingering.begin("lingers", 60.0)
     assert 59.0 < lingering.left_s("lingers", now()) <= 60.0
-    lease = ledger.open("beside", prefill_tokens=1, decode_tokens=1, context_tokens=1, now=now())
-    await asyncio.sleep(0.01)
-    lease.close(now())
+    begun = now()
+    lease = ledger.open("beside", prefill_tokens=1, decode_tokens=1, context_tokens=1, now=begun)
+    lease.close(begun + 1.0)
     assert lease.neighbours["other_decoding"] == pytest.approx(1.0)
     lingering.end("lingers")
     assert not lingering.ids
-    lease = ledger.open("beside", prefill_tokens=1, decode_tokens=1, context_tokens=1, now=now())
-    await asyncio.sleep(0.01)
-    lease.close(now())
+    lease = ledger.open("beside", prefill_tokens=1, decode_tokens=1, context_tokens=1, now=begun + 2.0)
+    lease.close(begun + 3.0)
     assert lease.neighbours["other_decoding"] == 0.0
 
 
