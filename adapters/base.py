@@ -132,6 +132,17 @@ class Outcome:
     prefill_done: int | None = None
     prefill_all: int | None = None
 
+    @property
+    def written(self) -> int:
+        """Output tokens by the engine's count, else by that of the events that carried some."""
+        return self.output_tokens or self.output_chunks
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Seconds per output token after the first; ``None`` for an answer that has no second one."""
+        first, last, written = self.first_token_at, self.last_token_at, self.written
+        return (last - first) / (written - 1) if first is not None and last is not None and written > 1 else None
+
 
 class Answer(ABC):
     """An engine's answer, in OpenAI's form, past its status line.

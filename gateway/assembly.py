@@ -13,13 +13,13 @@ from adapters.base import Endpoint, EngineDescription
 from adapters.discover import Found, discover
 from adapters.hardware import is_local
 from adapters.managed import ManagedEngine
+from cache.tasks import end
 from gateway.deployments import EngineWord, build_deployments
 from gateway.engine import Engine
 from gateway.fleet import Fleet
 from gateway.launching import launch_spec
 from gateway.settings import EngineKind, EngineSettings, Settings
 from gateway.source import AddressSource, ManagedSource, Source
-from gateway.tasks import end
 from policies.types import Deployment, Hardware
 
 logger = logging.getLogger("paceline.assembly")

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
-from gateway.tasks import end
+from cache.tasks import end
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -17,7 +17,7 @@ from typing import Final
 from adapters.guarded import GuardedProcess
 from adapters.launch import Command, LaunchError, LaunchSpec
 from cache.embedded import EmbeddedServer
-from gateway.tasks import end
+from cache.tasks import end
 
 logger = logging.getLogger("paceline.cache")
 

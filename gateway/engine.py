@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 from adapters.base import Adapter, EngineDescription
 from adapters.errors import EngineError, Loading, Unreachable
+from cache.tasks import end
 from gateway.source import Source
-from gateway.tasks import end
 from policies.types import Deployment, Hardware, Health
 
 logger = logging.getLogger("paceline.engine")

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 
-from adapters.base import Call
 from adapters.errors import Busy, EngineError, Loading, Rejected, Unreachable
 from gateway.attempt import Attempt
 from gateway.breakers import Breakers
@@ -292,18 +291,7 @@ class Fleet:
         span_id, headers = "", exchange.upstream_headers
         if exchange.trace is not None:
             span_id, headers = exchange.trace.call(headers)
-        call = Call(
-            operation=incoming.operation,
-            body=incoming.body,
-            model=incoming.model,
-            engine_model=deployment.engine_model,
-            stream=incoming.stream,
-            include_usage=incoming.include_usage,
-            prompt_tokens=facts.prompt_tokens,
-            max_output=incoming.max_output,
-            context=deployment.context,
-            headers=headers,
-        )
+        call = incoming.call_to(deployment, facts.prompt_tokens, include_usage=incoming.include_usage, headers=headers)
         new_prompt = bool(facts.prefix) and not candidate.cached_tokens
         attempt = Attempt(
             self,

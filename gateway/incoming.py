@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
+from adapters.base import Call
 from adapters.body import PROMPT_FIELD, Body, BodyError
 from gateway.errors import ApiError
-from policies.types import Capability, Operation
+from policies.types import Capability, Deployment, Operation
 from policies.value import value
 
 IMAGE_TOKENS = 512
@@ -52,6 +53,28 @@ class Incoming:
     needs: frozenset[Capability]
     prefix: tuple[int, ...]
     user: str
+
+    def call_to(
+        self,
+        deployment: Deployment,
+        prompt_tokens: int,
+        *,
+        include_usage: bool,
+        headers: tuple[tuple[str, str], ...] = (),
+    ) -> Call:
+        """Return the call that has a deployment answer it."""
+        return Call(
+            operation=self.operation,
+            body=self.body,
+            model=self.model,
+            engine_model=deployment.engine_model,
+            stream=self.stream,
+            include_usage=include_usage,
+            prompt_tokens=prompt_tokens,
+            max_output=self.max_output,
+            context=deployment.context,
+            headers=headers,
+        )
 
 
 def read_request(operation: Operation, data: bytes) -> Incoming:

@@ -8,12 +8,12 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from adapters.errors import EngineError
+from cache.tasks import end
 from gateway.pairing import Pairing
 from gateway.probing import Probing
 from gateway.quiet import Quiet
 from gateway.settings import RoutingSettings
 from gateway.speeds import Speeds
-from gateway.tasks import end
 from measure.async_store import AsyncStore
 from measure.database import StoreError
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from gateway.tasks import end
+from cache.tasks import end
 from measure.async_store import AsyncStore
 from measure.database import StoreError
 from measure.verdicts import Judged, combine

@@ -115,7 +115,7 @@ class Soak:
             asked=asked,
             failure="" if asked.role is Role.INVALID else text_failure(text),
             prompt_tokens=outcome.prompt_tokens,
-            output_tokens=outcome.output_tokens or outcome.output_chunks,
+            output_tokens=outcome.written,
             ttft_s=None if first is None else first - begun,
             answer=text,
         )

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from cache.tasks import end
 from gateway.errors import ApiError, no_such_model
 from gateway.exchange import Exchange
 from gateway.experiments.checking import Checking
-from gateway.experiments.codec import from_row, from_shared, to_row
+from gateway.experiments.codec import from_row, to_row
 from gateway.experiments.feedback import Feedback
 from gateway.experiments.outcome import outcome_of
-from gateway.experiments.running import Running
+from gateway.experiments.running import Running, State
 from gateway.experiments.shadow import Shadow
 from gateway.experiments.sharing import Sharing
 from gateway.experiments.store import ExperimentStore
-from gateway.tasks import end
 from policies.experiment import Arm, Experiment, Kind, Sticky
 
 if TYPE_CHECKING:
@@ -253,13 +253,8 @@ class Experiments:
                 self._adopt(await self._sharing.exchange(self._known, tuple(self._gone)))
             await self._keep()
 
-    def _adopt(self, told: Iterable[bytes]) -> None:
-        for data in told:
-            try:
-                experiment, state = from_shared(data)
-            except msgspec.DecodeError as error:
-                logger.debug("what another gateway says of an experiment cannot be read: %s", error)
-                continue
+    def _adopt(self, told: Iterable[tuple[Experiment, State]]) -> None:
+        for experiment, state in told:
             known = self._known.get(experiment.name)
             if known is None or known.experiment != experiment:
                 if not state.ended if known is None else state.version > known.state.version:

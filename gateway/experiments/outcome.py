@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from adapters.base import Outcome as Shown
 from adapters.errors import Rejected
 from gateway.exchange import Exchange
 from gateway.experiments.assigned import Assigned
@@ -26,6 +25,7 @@ def outcome_of(exchange: Exchange, assigned: Assigned) -> Outcome | None:
             return None
         return Outcome(assigned.stage, assigned.arm, assigned.unit, failed=True)
     shown, done = last.outcome, exchange.ended == "done"
+    tpot_s = None if shown is None else shown.tpot_s
     first, total_s = exchange.first_token_at, None
     if done:
         total_s = max(0.0, exchange.ended_at - exchange.routed_at - exchange.client_s)
@@ -35,16 +35,7 @@ def outcome_of(exchange: Exchange, assigned: Assigned) -> Outcome | None:
         assigned.unit,
         cancelled=not done,
         ttft_s=None if first is None else first - exchange.routed_at,
-        decode_per_s=None if shown is None else decode_per_s(shown),
+        decode_per_s=1.0 / tpot_s if tpot_s else None,
         total_s=total_s,
         output_tokens=shown.output_tokens if shown is not None and done else None,
     )
-
-
-def decode_per_s(shown: Shown) -> float | None:
-    """Return the output tokens per second after the first, ``None`` where there were fewer than two."""
-    written = shown.output_tokens or shown.output_chunks
-    if shown.first_token_at is None or shown.last_token_at is None or written < 2:
-        return None
-    took_s = shown.last_token_at - shown.first_token_at
-    return (written - 1) / took_s if took_s > 0.0 else None

@@ -10,12 +10,10 @@ import asyncio
 import logging
 from dataclasses import replace
 
-from adapters.base import Call
 from adapters.errors import EngineError, Rejected
 from gateway.exchange import Exchange
 from gateway.experiments.assigned import Assigned
 from gateway.experiments.checking import Checking
-from gateway.experiments.outcome import decode_per_s
 from gateway.fleet import Fleet
 from measure.traffic import Disturbed
 from policies.experiment_metrics import Outcome
@@ -89,17 +87,7 @@ class Shadow:
     async def _ask(self, exchange: Exchange, assigned: Assigned, deployment: Deployment) -> tuple[Outcome, bytes]:
         clock = asyncio.get_running_loop().time
         incoming, began = exchange.incoming, clock()
-        call = Call(
-            operation=incoming.operation,
-            body=incoming.body,
-            model=incoming.model,
-            engine_model=deployment.engine_model,
-            stream=incoming.stream,
-            include_usage=True,
-            prompt_tokens=exchange.facts.prompt_tokens,
-            max_output=incoming.max_output,
-            context=deployment.context,
-        )
+        call = incoming.call_to(deployment, exchange.facts.prompt_tokens, include_usage=True)
         try:
             answer = await self._fleet.engine_of(deployment).adapter.send(call)
             said = await answer.read_all()
@@ -115,7 +103,7 @@ class Shadow:
             1,
             assigned.unit,
             ttft_s=None if first is None else first - began,
-            decode_per_s=decode_per_s(shown),
+            decode_per_s=1.0 / shown.tpot_s if shown.tpot_s else None,
             total_s=clock() - began,
             output_tokens=shown.output_tokens,
         )

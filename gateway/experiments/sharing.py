@@ -14,7 +14,8 @@ import msgspec
 from cache.breaker import StoreError
 from cache.redis_store import RedisStore
 from gateway.experiments.codec import from_shared, to_shared
-from gateway.experiments.running import Running
+from gateway.experiments.running import Running, State
+from policies.experiment import Experiment
 
 logger = logging.getLogger("paceline.experiments")
 
@@ -28,7 +29,7 @@ class Sharing:
         self._remote = remote
         self._failed = False
 
-    async def exchange(self, known: Mapping[str, Running], gone: Collection[str]) -> list[bytes]:
+    async def exchange(self, known: Mapping[str, Running], gone: Collection[str]) -> list[tuple[Experiment, State]]:
         """Tell the others what is newer here and what is gone, and return what is newer there.
 
         A store that fails leaves all as it is, with one log line.
@@ -50,22 +51,25 @@ class Sharing:
         return newer
 
 
-def _compare(known: Mapping[str, Running], there: Mapping[str, bytes]) -> tuple[list[bytes], list[Running]]:
+def _compare(
+    known: Mapping[str, Running], there: Mapping[str, bytes]
+) -> tuple[list[tuple[Experiment, State]], list[Running]]:
     """Return what is newer there, and what is newer here."""
     newer = []
     behind = dict(known)
     for name, data in there.items():
         try:
-            version = from_shared(data)[1].version
-        except msgspec.DecodeError:
+            experiment, state = from_shared(data)
+        except msgspec.DecodeError as error:
+            logger.debug("what another gateway says of an experiment cannot be read: %s", error)
             continue
         running = known.get(name)
-        if running is not None and running.state.version >= version:
-            if running.state.version == version:
+        if running is not None and running.state.version >= state.version:
+            if running.state.version == state.version:
                 del behind[name]
             continue
         behind.pop(name, None)
-        newer.append(data)
+        newer.append((experiment, state))
     return newer, list(behind.values())
 
 

@@ -10,15 +10,22 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
+from measure.database import Database, StoreError
+
 T = TypeVar("T")
 
 logger = logging.getLogger("paceline.experiments")
 
 FILE = "experiments.sqlite3"
-BUSY_LIMIT_S = 5.0
-_TABLE = """CREATE TABLE IF NOT EXISTS experiments (
-    name TEXT PRIMARY KEY, experiment BLOB NOT NULL, state BLOB NOT NULL, sums BLOB NOT NULL
-)"""
+_MIGRATIONS = (
+    (
+        """
+        CREATE TABLE IF NOT EXISTS experiments (
+            name TEXT PRIMARY KEY, experiment BLOB NOT NULL, state BLOB NOT NULL, sums BLOB NOT NULL
+        )
+        """,
+    ),
+)
 
 Row = tuple[str, bytes, bytes, bytes]
 """Name, experiment, state, sums."""
@@ -29,7 +36,7 @@ class ExperimentStore:
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE
-        self._connection: sqlite3.Connection | None = None
+        self._database: Database | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="experiments")
         self._failed = False
 
@@ -49,24 +56,26 @@ class ExperimentStore:
     async def _run(self, work: Callable[[], T]) -> T | None:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except (sqlite3.Error, OSError) as error:
+        except StoreError as error:
             if not self._failed:
-                logger.warning("%s cannot be used (%s): experiments end with this process", self._path, error)
+                logger.warning("experiments cannot be kept: %s", error)
             self._failed = True
             return None
 
     def _load(self) -> list[Row]:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        self._connection = sqlite3.connect(self._path, timeout=BUSY_LIMIT_S, check_same_thread=False)
-        self._connection.execute(_TABLE)
-        return self._connection.execute("SELECT name, experiment, state, sums FROM experiments").fetchall()
+        self._database = Database(self._path, _MIGRATIONS)
+        return self._database.run(
+            lambda connection: connection.execute("SELECT name, experiment, state, sums FROM experiments").fetchall()
+        )
 
     def _save(self, rows: list[Row], gone: Collection[str]) -> None:
-        if self._connection is not None:
-            with self._connection:
-                self._connection.executemany("DELETE FROM experiments WHERE name = ?", [(name,) for name in gone])
-                self._connection.executemany("INSERT OR REPLACE INTO experiments VALUES (?, ?, ?, ?)", rows)
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany("DELETE FROM experiments WHERE name = ?", [(name,) for name in gone])
+            connection.executemany("INSERT OR REPLACE INTO experiments VALUES (?, ?, ?, ?)", rows)
+
+        if self._database is not None:
+            self._database.write(work)
 
     def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        if self._database is not None:
+            self._database.close()

@@ -23,7 +23,7 @@ def alone(predictor: Predictor, note: Note, now: float) -> Alone | None:
     profile, outcome = predictor.profile(last.candidate.deployment.fingerprint), last.outcome
     if profile is None or outcome is None or outcome.prompt_tokens is None:
         return None
-    prompt, written = outcome.prompt_tokens, outcome.output_tokens or outcome.output_chunks
+    prompt, written = outcome.prompt_tokens, outcome.written
     held = profile.opening_tokens if outcome.cached_tokens is None else outcome.cached_tokens
     writes = note.operation != Operation.EMBEDDINGS
     return Alone(
@@ -68,7 +68,7 @@ def case_of(
         precision="" if deployment is None else deployment.precision.value,
         reason=note.reason,
         local=deployment is not None and deployment.hardware.host == hardware_facts().host,
-        on_gpu=deployment is not None and any("/gpu" in each.casefold() for each in deployment.hardware.devices),
+        on_gpu=deployment is not None and deployment.hardware.has_accelerator,
         slots=None if deployment is None else deployment.slots,
         context=None if deployment is None else deployment.context,
         was_cold=last is not None and last.was_cold,

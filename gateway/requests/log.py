@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from adapters.hardware import hardware_facts
+from cache.tasks import end
 from gateway.requests.cases import alone, case_of
 from gateway.requests.machine import Machine
 from gateway.requests.note import LONGEST_TEXT, Note, note
 from gateway.requests.resources import ResourceWatch
 from gateway.requests.store import FILE, RequestStore, Wanted, most_refused
-from gateway.tasks import end
 from measure.database import StoreError
 from policies.diagnosis.case import Alone, Case, Ended, Resources, Stages
 

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from gateway.tasks import end
+from cache.tasks import end
 from policies.diagnosis.case import Resources
 
 logger = logging.getLogger("paceline.requests")

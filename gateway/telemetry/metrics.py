@@ -120,7 +120,7 @@ class Metrics:
         if exchange.first_token_at is not None:
             requests.ttft.observe(exchange.first_token_at - exchange.arrived_at, trace)
             outcome = exchange.tries[-1].outcome
-            if outcome is not None and (tpot_s := _tpot_s(outcome)) is not None:
+            if outcome is not None and (tpot_s := outcome.tpot_s) is not None:
                 requests.tpot.observe(tpot_s, trace)
 
     def _model(self, exchange: Exchange) -> str:
@@ -135,7 +135,7 @@ class Metrics:
             return
         if outcome.first_token_at is not None:
             calls.first.observe(outcome.first_token_at - attempt.started_at, trace)
-        if (tpot_s := _tpot_s(outcome)) is not None:
+        if (tpot_s := outcome.tpot_s) is not None:
             calls.tpot.observe(tpot_s, trace)
         if outcome.prompt_tokens is not None:
             calls.input.observe(outcome.prompt_tokens, trace)
@@ -281,9 +281,3 @@ def _ending(attempt: Attempt) -> str:
         return type(attempt.error).__name__.lower()
     outcome = attempt.outcome
     return "done" if outcome is not None and outcome.whole else "cancelled"
-
-
-def _tpot_s(outcome: Outcome) -> float | None:
-    """Seconds per output token after the first; ``None`` for an answer that has no second one."""
-    first, last, tokens = outcome.first_token_at, outcome.last_token_at, outcome.output_tokens or outcome.output_chunks
-    return (last - first) / (tokens - 1) if first is not None and last is not None and tokens > 1 else None

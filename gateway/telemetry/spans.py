@@ -63,22 +63,17 @@ class Spans:
     def _at(self, seconds: float) -> int:
         return self._zero_ns + int(seconds * 1e9)
 
+    def _span(self, name: str, span_id: str, parent_id: str, start: float, end: float, kind: Kind) -> Span:
+        return Span(name, self._trace.trace_id, span_id, parent_id, self._at(start), self._at(end), kind)
+
     def _inner(self, name: str, start: float, end: float) -> Span:
-        trace = self._trace
-        return Span(name, trace.trace_id, new_span_id(), trace.span_id, self._at(start), self._at(end))
+        return self._span(name, new_span_id(), self._trace.span_id, start, end, Kind.INTERNAL)
 
     def _request(self) -> Span:
         exchange, trace = self._exchange, self._trace
         path = PATHS[exchange.incoming.operation]
-        span = Span(
-            f"POST {path}",
-            trace.trace_id,
-            trace.span_id,
-            trace.parent_id,
-            self._at(exchange.arrived_at),
-            self._at(exchange.ended_at),
-            Kind.SERVER,
-        )
+        name = f"POST {path}"
+        span = self._span(name, trace.span_id, trace.parent_id, exchange.arrived_at, exchange.ended_at, Kind.SERVER)
         status = _status(exchange)
         span.attributes = {
             "http.request.method": "POST",
@@ -137,18 +132,10 @@ class Spans:
         return span
 
     def _attempt(self, number: int, attempt: Attempt) -> Span:
-        exchange, trace = self._exchange, self._trace
+        exchange = self._exchange
         operation = OPERATIONS[exchange.incoming.operation]
-        ended_at = attempt.ended_at or exchange.ended_at
-        span = Span(
-            f"{operation} {exchange.facts.model}",
-            trace.trace_id,
-            attempt.span_id,
-            trace.span_id,
-            self._at(attempt.chosen_at),
-            self._at(ended_at),
-            Kind.CLIENT,
-        )
+        name, ended_at = f"{operation} {exchange.facts.model}", attempt.ended_at or exchange.ended_at
+        span = self._span(name, attempt.span_id, self._trace.span_id, attempt.chosen_at, ended_at, Kind.CLIENT)
         span.attributes = self._asked(operation, attempt)
         attributes = span.attributes
         attributes["paceline.attempt"] = number

@@ -13,10 +13,10 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
+from cache.tasks import end
 from gateway.client import Receive, Scope, Send
 from gateway.errors import ApiError
 from gateway.house import House
-from gateway.tasks import end
 from gateway.ui.recent import MOST, Recent
 from gateway.ui.state import state
 

@@ -71,10 +71,7 @@ def _finished(number: int, exchange: Exchange) -> Finished:
         exchange.first_token_at,
     )
     outcome = exchange.tries[-1].outcome if exchange.tries else None
-    written = outcome.output_tokens or outcome.output_chunks or None if outcome is not None else None
-    decode_s = 0.0
-    if outcome is not None and outcome.first_token_at is not None and outcome.last_token_at is not None:
-        decode_s = outcome.last_token_at - outcome.first_token_at
+    tpot_s = None if outcome is None else outcome.tpot_s
     return Finished(
         number=number,
         id=exchange.request_id,
@@ -94,6 +91,6 @@ def _finished(number: int, exchange: Exchange) -> Finished:
         predicted_ttft_s=None if estimate is None else round(estimate.ttft_s, 4),
         predicted_total_s=None if estimate is None else round(estimate.total_s, 4),
         prompt_tokens=None if outcome is None else outcome.prompt_tokens,
-        output_tokens=written,
-        decode_per_s=round((written - 1) / decode_s, 1) if written and written > 1 and decode_s > 0.0 else None,
+        output_tokens=None if outcome is None else outcome.written or None,
+        decode_per_s=round(1.0 / tpot_s, 1) if tpot_s else None,
     )
