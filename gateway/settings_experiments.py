@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field, field_validator, model_validator
 
 from gateway.settings_base import Group, Name
-from policies.experiment import MOST_STAGES, Arm, Experiment, Guardrails, Kind, Sticky
+from policies.experiment import MOST_STAGES, RAMP, Arm, Experiment, Guardrails, Kind, Sticky
 from policies.experiment_metrics import METRICS
 
 
@@ -51,7 +51,7 @@ class ExperimentSettings(Group):
         min_length=1,
         max_length=MOST_STAGES,
         description="Shares of the new arms, one after the other (`paceline experiment ramp`).",
-        examples=[[0.05, 0.25, 0.5]],
+        examples=[list(RAMP)],
     )
     advance_after: int | None = Field(
         default=None,

@@ -117,12 +117,3 @@ def times_more(known: float, effect: float, alpha: float, typical: float = TYPIC
         middle = (low + high) / 2.0
         low, high = (low, middle) if half_width(known * middle, alpha, typical) <= effect else (middle, high)
     return high
-
-
-def sample_size(effect: float, deviation: float, alpha: float, share: float = 0.5) -> int:
-    """Return how many requests, both arms together, show a difference of ``effect`` once its estimate is right.
-
-    ``deviation`` is the standard deviation of one observation, ``share`` the second arm's part of the requests.
-    """
-    per_request = share * (1.0 - share) / (deviation * deviation)
-    return math.ceil(times_more(per_request, effect, alpha))

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from benchmarks.experiments.laws import Law
 from benchmarks.experiments.trial import End, Trial, run
+from policies.experiment import RAMP
 
 NULL = 2_000
 MOST_FALSE = 0.05
@@ -29,7 +30,7 @@ def nulls() -> list[Trial]:
     """Arms that are alike: whatever is said of them is wrong."""
     return [
         Trial("alike", USUAL, USUAL, 1_500),
-        Trial("alike, ramp 5, 25, 50 %", USUAL, USUAL, 1_500, (0.05, 0.25, 0.5)),
+        Trial("alike, ramp 5, 25, 50 %", USUAL, USUAL, 1_500, RAMP),
         Trial("alike, 200 users kept to an arm", USERS, USERS, 1_500),
     ]
 

@@ -39,7 +39,7 @@ def from_row(row: Row) -> Running:
     running = Running(msgspec.json.decode(experiment, type=Experiment), msgspec.json.decode(state, type=State))
     kept = msgspec.msgpack.decode(sums, type=_Sums)
     running.evidence.restore(kept.stages, kept.units, kept.uncounted)
-    running.changed = running.dirty = False
+    running.changed = False
     return running
 
 

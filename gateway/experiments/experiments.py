@@ -21,7 +21,7 @@ from gateway.experiments.running import Running, State
 from gateway.experiments.shadow import Shadow
 from gateway.experiments.sharing import Sharing
 from gateway.experiments.store import ExperimentStore
-from policies.experiment import Arm, Experiment, Kind, Sticky
+from policies.experiment import RAMP, Arm, Experiment, Kind, Sticky
 
 if TYPE_CHECKING:
     from cache.redis_store import RedisStore
@@ -33,7 +33,7 @@ logger = logging.getLogger("paceline.experiments")
 MOST = 100
 """Experiments that are known, those that are over included; the oldest of these go first."""
 TEND_EVERY_S = 1.0
-SWITCH_RAMP = (0.05, 0.25, 0.5, 1.0)
+SWITCH_RAMP = (*RAMP, 1.0)
 SWITCH_ADVANCES_AFTER = 50
 
 
@@ -264,9 +264,9 @@ class Experiments:
                 self._placed()
 
     async def _keep(self) -> None:
-        rows = [to_row(each) for each in self._known.values() if each.changed or each.dirty]
+        rows = [to_row(each) for each in self._known.values() if each.changed]
         for each in self._known.values():
-            each.changed = each.dirty = False
+            each.changed = False
         gone, self._gone = self._gone, set()
         if rows or gone:
             await self._store.save(rows, gone)

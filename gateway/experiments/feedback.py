@@ -31,5 +31,5 @@ class Feedback:
         if not assigned.running.runs:
             return True
         assigned.running.evidence.note(assigned.stage, assigned.arm, assigned.unit, {"score": score})
-        assigned.running.dirty = True
+        assigned.running.changed = True
         return True

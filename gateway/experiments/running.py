@@ -63,9 +63,6 @@ class Running:
         self.arms: tuple[frozenset[str], ...] = tuple(frozenset() for _ in experiment.arms)
         """The deployments of each arm as the fleet is now, by id."""
         self.changed = True
-        """The state has to be kept."""
-        self.dirty = True
-        """The sums have to be kept."""
 
     @property
     def runs(self) -> bool:
@@ -92,7 +89,7 @@ class Running:
         is_shadow = experiment.kind is Kind.SHADOW
         arm = 0 if is_shadow else assign(experiment.name, unit, self.weights)
         self.evidence.expose(arm, unit)
-        self.dirty = True
+        self.changed = True
         return Assigned(
             self,
             self.evidence.stage,
@@ -110,7 +107,7 @@ class Running:
 
     def watch(self, arm: int) -> None:
         """Stop an arm that its guardrails complain of; else go on with the ramp, where that goes on by itself."""
-        self.dirty = True
+        self.changed = True
         if not arm or not self.runs or arm in self.state.stopped:
             return
         if complaint := self.evidence.complaint(arm):
@@ -146,7 +143,7 @@ class Running:
             for stage in state.stages:
                 self.evidence.begin(stage)
         self.state = state
-        self.changed = self.dirty = True
+        self.changed = True
 
     def _stop_arm(self, arm: int, complaint: str) -> None:
         name = self.experiment.arms[arm].name
@@ -167,7 +164,7 @@ class Running:
     def _renew(self, state: State, *, note: str, ended: str = "") -> None:
         notes = (*state.notes, Note(time.time(), note))[-MOST_NOTES:]
         self.state = replace(state, version=_version(state.version), ended=ended, notes=notes)
-        self.changed = self.dirty = True
+        self.changed = True
 
 
 def _version(before: int) -> int:

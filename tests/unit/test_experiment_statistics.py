@@ -98,7 +98,7 @@ def test_a_change_of_weights_together_with_slower_traffic_shows_no_difference() 
 
 
 def test_the_requests_that_it_takes_are_those_after_which_the_interval_is_as_narrow() -> None:
-    n = intervals.sample_size(0.1, 0.6, 0.025)
+    n = math.ceil(intervals.times_more(0.25 / 0.36, 0.1, 0.025))
     assert intervals.half_width(n * 0.25 / 0.36, 0.025) <= 0.1
     assert intervals.half_width(0.98 * n * 0.25 / 0.36, 0.025) > 0.1
 
