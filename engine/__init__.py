@@ -1,0 +1,4 @@
+"""Paceline's built-in engine: a program of its own (``python -m engine``) that serves one model over HTTP.
+
+It imports nothing else of the project, and nothing else imports it: the gateway talks to it as to any other engine.
+"""
