@@ -11,6 +11,8 @@ from gateway.lingering import Lingering
 from policies.ledger import Ledger
 from policies.types import Deployment, Health, LoadView, RequestFacts
 
+_LOADING = Health.LOADING
+
 
 class Loads:
     """Puts it together from those who know a part of it; itself it knows which engines asked to be left alone."""
@@ -46,23 +48,26 @@ class Loads:
             if not engine.is_plain:
                 ids.update(deployment.id for deployment in engine.deployments)
         most = max(0, facts.prompt_tokens - 1)
-        return {id_: self._view(id_, min(held.get(id_, 0), most), now) for id_ in ids if id_ in self._places}
+        for id_, tokens in held.items():
+            if tokens > most:
+                held[id_] = most
+        return {id_: self._view(id_, held.get(id_, 0), now) for id_ in ids if id_ in self._places}
 
     def _view(self, id_: str, cached_tokens: int, now: float) -> LoadView:
         engine, deployment = self._places[id_]
         health = engine.health
         busy_until = self._busy_until.get(id_)
-        return LoadView(
+        return LoadView(  # by position, which is quicker
             health,
             *self._ledger.view(id_),
-            foreign_running=engine.foreign_running,
-            foreign_waiting=engine.foreign_waiting,
-            age_s=now - engine.gauges_at,
-            resident=engine.is_plain or engine.is_resident(deployment),
-            load_s=engine.remaining_load_s(now) if health is Health.LOADING else engine.usual_load_s,
-            breaker_open=not self._breakers.allow(id_, now),
-            retry_after_s=0.0 if busy_until is None else max(0.0, busy_until - now),
-            cached_tokens=cached_tokens,
-            note=engine.note,
-            lingers_s=self._lingering.left_s(id_, now),
+            engine.foreign_running,
+            engine.foreign_waiting,
+            now - engine.gauges_at,
+            engine.is_resident(deployment),
+            engine.remaining_load_s(now) if health is _LOADING else engine.usual_load_s,
+            not self._breakers.allow(id_, now),
+            0.0 if busy_until is None else max(0.0, busy_until - now),
+            cached_tokens,
+            engine.note,
+            self._lingering.left_s(id_, now),
         )

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from policies.candidates import Ranked
 from policies.rank import rank
-from policies.reasons import Row, explain, explain_next
+from policies.reasons import Row, explain
 from policies.roster import Option, Plan, roster
 from policies.types import IDLE, Candidate, Decision, Deployment, Health, LoadView, Operation, Rejection, RequestFacts
 from policies.view import FleetView
@@ -44,18 +45,8 @@ def route(facts: RequestFacts, fleet: FleetView) -> Decision:
     head, rule = _choose(facts, rows, fleet.last_used.get(facts.model))
     rule, reason = explain(facts, rows, head, rule, rejected)
     chosen = rows[head]
-    candidates = [Candidate(chosen.option.deployment, chosen.estimate, reason, chosen.load.cached_tokens)]
-    candidates += [
-        Candidate(
-            row.option.deployment,
-            row.estimate,
-            explain_next(row) if row.tier else "next in line",
-            row.load.cached_tokens,
-        )
-        for i, row in enumerate(rows)
-        if i != head
-    ]
-    return Decision(tuple(candidates), tuple(rejected), rule)
+    first = Candidate(chosen.option.deployment, chosen.estimate, reason, chosen.load.cached_tokens)
+    return Decision(Ranked(first, rows, head), tuple(rejected), rule)
 
 
 def _admit(

@@ -5,7 +5,7 @@ Everything here is frozen. Times are seconds (``_s``) on a monotonic clock that 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
@@ -302,7 +302,7 @@ class Decision:
     ``reason`` the sentence that says the deciding difference.
     """
 
-    candidates: tuple[Candidate, ...]
+    candidates: Sequence[Candidate]
     rejected: tuple[Rejection, ...]
     rule: str
 
