@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-PACKAGES = ("adapters", "cache", "measure", "policies")
+PACKAGES = ("adapters", "cache", "engine", "measure", "policies")
 
 
 def strangers(home: Path | None = None) -> dict[str, str]:
