@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from adapters.errors import EngineError
@@ -54,9 +55,10 @@ class Bench:
                 await self._measure_grid(subject, len(subjects) - place)
             except EngineError as error:  # it is gone between two cells
                 self.given_up[subject.deployment.id] = error.message
+            await _settle(subject)
 
     async def measure_quickly(self, subjects: Sequence[Subject]) -> None:
-        """Measure each as a start does: three prompt lengths, in about ten seconds."""
+        """Measure each as a start does: four prompt lengths, in about twelve seconds."""
         for subject in subjects:
             try:
                 adapter = subject.connect()
@@ -73,6 +75,7 @@ class Bench:
                 )
             for record in result.records:
                 await self._keep(record, subject, watch)
+            await _settle(subject)
 
     async def measure_pairs(self, subjects: Sequence[Subject]) -> None:
         """Time each beside itself and beside the next on the same hardware, decoding and prefilling."""
@@ -98,6 +101,7 @@ class Bench:
                 raise Disturbed
             for record in records:
                 await self._keep(record, subject, watch)
+            await _settle(subject, by_id[neighbour.id])
 
     async def _measure_grid(self, subject: Subject, subjects_left: int) -> None:
         """Measure what is not on record; the time that is left is that of ``subjects_left`` such grids."""
@@ -166,6 +170,16 @@ class Bench:
         ]
         self.records += found
         return bool(found)
+
+
+async def _settle(*subjects: Subject) -> None:
+    """Wait until engines that keep a core busy after their last answer are quiet: the next one is to be alone."""
+    longest_s = 0.0
+    for subject in subjects:
+        with suppress(EngineError):
+            longest_s = max(longest_s, subject.connect().lingers_s)
+    if longest_s:
+        await asyncio.sleep(longest_s)
 
 
 async def _recovery_s(subject: Subject, probe: Probe) -> float | None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -114,6 +115,27 @@ async def test_each_cell_has_a_warm_up_that_does_not_count_and_its_runs(scripted
     assert record.machine is not None
     assert record.output_normal, record.faults
     assert await bed.store.records() == bench.records
+
+
+async def test_an_engine_is_not_measured_while_the_one_before_it_still_keeps_a_core_busy(
+    scripted: Engines, bed: Bed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times: dict[str, list[float]] = {"lingers": [], "next": []}
+
+    def noting(name: str) -> Callable[[Exchange], Awaitable[None]]:
+        async def note(exchange: Exchange) -> None:
+            times[name].append(time.monotonic())
+            await answer(exchange)
+
+        return note
+
+    lingers, following = scripted(kind="llamacpp"), scripted(kind="llamacpp")
+    lingers.always(noting("lingers"))
+    following.always(noting("next"))
+    subjects = [bed.subject(lingers), bed.subject(following, fingerprint="another")]
+    monkeypatch.setattr(type(subjects[0].connect()), "lingers_s", 0.3)
+    await bed.bench().measure_grids(subjects)
+    assert times["next"][0] >= times["lingers"][-1] + 0.3
 
 
 async def test_the_warm_up_teaches_how_long_a_token_is(scripted: Engines, bed: Bed) -> None:
