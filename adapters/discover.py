@@ -16,7 +16,13 @@ from adapters.transport import Transport, TransportLimits
 OWN_PORT: Final = 7223
 RECOGNISE_LIMIT_S: Final = 5.0
 
-_LABELS: Final = {"llamacpp": "llama.cpp", "vllm": "vLLM", "ollama": "Ollama", "lmstudio": "LM Studio"}
+_LABELS: Final = {
+    "builtin": "built-in engine",
+    "llamacpp": "llama.cpp",
+    "vllm": "vLLM",
+    "ollama": "Ollama",
+    "lmstudio": "LM Studio",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,9 +68,10 @@ class CannotStart(LaunchError):
 class LaunchSpec:
     """An engine to start, as ``launch:`` in the configuration describes it.
 
-    ``model`` is a GGUF file for llama.cpp, a folder or a hub name for vLLM, and for Ollama the folder that holds its
-    models (empty: Ollama's own). ``context`` is in tokens per request, ``batch`` in prompt tokens a step. ``args`` are
-    passed on as they are, ``env`` is added to the environment and comes last. ``port`` None takes a free one.
+    ``model`` is a GGUF file for llama.cpp, a folder or a hub name for vLLM, a GGUF file or a folder for the built-in
+    engine, and for Ollama the folder that holds its models (empty: Ollama's own). ``context`` is in tokens per request,
+    ``batch`` in prompt tokens a step. ``args`` are passed on as they are, ``env`` is added to the environment and comes
+    last. ``port`` None takes a free one.
     """
 
     name: str
@@ -79,7 +80,7 @@ class LaunchSpec:
     alias: str = ""
     """The model's name in the engine's answers; by default that of its file or folder."""
     precision: Precision | None = None
-    """For vLLM, which can load a model in another one; the others run what the file holds."""
+    """For vLLM and the built-in engine, which can load a model in another one; the others run what the file holds."""
     binary: Path | None = None
     python: Path | None = None
     context: int | None = None
@@ -133,6 +134,32 @@ def command(spec: LaunchSpec, port: int) -> Command:
     if build is None:
         raise CannotStart(f"Paceline cannot start {spec.engine!r}; it starts {', '.join(_BUILDERS)}")
     return build(spec, port)
+
+
+def _builtin(spec: LaunchSpec, port: int) -> Command:
+    if not Path(spec.model).exists():
+        raise CannotStart(f"no such model: {spec.model}")
+    if spec.python is None and not importlib.util.find_spec("torch"):
+        raise CannotStart("the built-in engine needs torch and more: pip install 'paceline[engine]'")
+    python = shutil.which(spec.python or sys.executable)
+    if not python:
+        raise CannotStart(f"no such program: {spec.python}")
+    start = [python, "-P", "-c", _RUN_ENGINE, str(Path(__file__).resolve().parents[1]), "--model", spec.model]
+    start += ["--host", LOOPBACK, "--port", str(port)]
+    on_cpu = not has_gpu()
+    for option, value in (
+        ("--name", spec.alias),
+        ("--precision", spec.precision),
+        ("--context", spec.context),
+        ("--slots", spec.slots),
+        ("--batch", spec.batch),
+        ("--threads", spec.threads or (_fewer_cores() if on_cpu else None)),
+    ):
+        if value:
+            start += [option, str(value)]
+    spin = SHARED_SPIN if spec.shares_cores else ALONE_SPIN
+    env = spin if on_cpu else {}
+    return Command((*start, *spec.args), env | dict(spec.env), f"http://{LOOPBACK}:{port}", "/ready")
 
 
 def _llamacpp(spec: LaunchSpec, port: int) -> Command:
@@ -204,7 +231,15 @@ def _ollama(spec: LaunchSpec, port: int) -> Command:
     return Command((binary, "serve", *spec.args), env | dict(spec.env), f"http://{LOOPBACK}:{port}", "/api/version")
 
 
+_RUN_ENGINE: Final = """\
+import runpy, sys
+sys.path.append(sys.argv.pop(1))
+runpy.run_module("engine", run_name="__main__", alter_sys=True)
+"""
+"""``-m engine``, for a Python that does not have Paceline: what it has itself comes first."""
+
 _BUILDERS: Final[Mapping[str, Callable[[LaunchSpec, int], Command]]] = {
+    "builtin": _builtin,
     "llamacpp": _llamacpp,
     "vllm": _vllm,
     "ollama": _ollama,

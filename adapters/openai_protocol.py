@@ -149,6 +149,14 @@ class OpenAIAdapter(Adapter):
             return {}
 
 
+def has_text_prompt(call: Call) -> bool:
+    """Whether a completion's prompt is one text, and not token ids or several prompts."""
+    try:
+        return call.body.get("prompt", str) is not None
+    except BodyError:
+        return False
+
+
 async def _read_refusal(response: Response) -> bytes:
     """The body, as far as it comes soon; ``b""`` otherwise: then the status alone has to do."""
     try:

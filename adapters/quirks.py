@@ -43,7 +43,8 @@ SIGNS: Final = (
 """In this order: the derived before what it derives from."""
 
 OWN: Final = "paceline"
-"""``owned_by`` of Paceline's own models: it never takes itself for an engine."""
+"""``owned_by`` of Paceline's own models, and of its built-in engine's, which are the ones that tell a precision: it
+never takes itself for an engine."""
 
 
 @dataclass(frozen=True, slots=True)

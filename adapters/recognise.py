@@ -17,6 +17,7 @@ _DENIED: Final = (401, 403)
 
 class _Card(msgspec.Struct):
     owned_by: str | None = None
+    precision: str | None = None
 
 
 class _Models(msgspec.Struct):
@@ -30,8 +31,11 @@ async def kind_at(transport: Transport) -> str:
     """
     status, server, body = await _get(transport, "/v1/models")
     models = _decode(body, _Models)
-    owners = {card.owned_by for card in models.data or ()} if models is not None else set()
+    cards = models.data or () if models is not None else ()
+    owners = {card.owned_by for card in cards}
     if OWN in owners:
+        if any(card.precision for card in cards):
+            return "builtin"
         raise Broken("this is Paceline itself, not an engine")
     candidates = [sign for sign in SIGNS if owners & {*sign.owned_by} or server.startswith(sign.server or ("\0",))]
     for sign in candidates:

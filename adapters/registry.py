@@ -9,6 +9,7 @@ from adapters.base import Adapter, Endpoint
 from adapters.quirks import FLAVOURS
 
 _ADAPTERS: Final = {
+    "builtin": "adapters.builtin:BuiltinAdapter",
     "llamacpp": "adapters.llamacpp:LlamaCppAdapter",
     "vllm": "adapters.vllm:VllmAdapter",
     "ollama": "adapters.ollama.adapter:OllamaAdapter",

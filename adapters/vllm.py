@@ -13,10 +13,9 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from adapters.base import Call, Endpoint, EngineDescription, EngineLoad, EngineTotals, ModelDescription
-from adapters.body import BodyError
 from adapters.errors import Broken, EngineError, Rejected, TimedOut
 from adapters.model_folder import digest_of_folder, precision_of_folder
-from adapters.openai_protocol import OpenAIAdapter
+from adapters.openai_protocol import OpenAIAdapter, has_text_prompt
 from adapters.prometheus import read_gauges
 from policies.types import Capability, Operation, Precision
 
@@ -91,7 +90,9 @@ class VllmAdapter(OpenAIAdapter):
 
     async def count_tokens(self, call: Call) -> int | None:
         fields = {"messages", "tools", "chat_template_kwargs"} if call.operation is Operation.CHAT else {"prompt"}
-        if call.operation is Operation.EMBEDDINGS or (call.operation is Operation.COMPLETION and not _is_text(call)):
+        if call.operation is Operation.EMBEDDINGS or (
+            call.operation is Operation.COMPLETION and not has_text_prompt(call)
+        ):
             return None
         body = {name: value for name, value in call.body.fields.items() if name in fields}
         try:
@@ -153,10 +154,3 @@ class VllmAdapter(OpenAIAdapter):
         except Rejected as refusal:
             return refusal.code not in ("unsupported", "model_not_found")
         return True
-
-
-def _is_text(call: Call) -> bool:
-    try:
-        return call.body.get("prompt", str) is not None
-    except BodyError:
-        return False

@@ -16,6 +16,7 @@ from policies.types import Capability, Precision
 class EngineKind(StrEnum):
     """The engines that have an adapter; `openai` is any other that speaks OpenAI's protocol."""
 
+    BUILTIN = "builtin"
     LLAMACPP = "llamacpp"
     VLLM = "vllm"
     OLLAMA = "ollama"
@@ -31,8 +32,9 @@ class EngineKind(StrEnum):
 
 
 class LaunchKind(StrEnum):
-    """The engines that Paceline can start."""
+    """The engines that Paceline can start; `builtin` is its own."""
 
+    BUILTIN = "builtin"
     LLAMACPP = "llamacpp"
     VLLM = "vllm"
     OLLAMA = "ollama"
@@ -59,8 +61,8 @@ class LaunchSettings(Group):
     engine: LaunchKind = Field(description="The engine to start.", examples=["llamacpp"])
     model: str = Field(
         default="",
-        description="A GGUF file for llama.cpp, a model folder or hub name for vLLM; for Ollama the folder of its "
-        "models, where that is not Ollama's own.",
+        description="A GGUF file for llama.cpp, a model folder or hub name for vLLM, a GGUF file or a model folder for "
+        "the built-in engine; for Ollama the folder of its models, where that is not Ollama's own.",
         examples=["models/SmolLM2-135M-Instruct-Q8_0.gguf"],
     )
     alias: str = Field(
@@ -73,7 +75,8 @@ class LaunchSettings(Group):
     )
     python: UserPath | None = Field(
         default=None,
-        description="The Python in whose environment vLLM is installed.",
+        description="The Python in whose environment vLLM is installed, or for the built-in engine what its extra "
+        "asks for, where that is not Paceline's own.",
         examples=["~/vllm/.venv/bin/python"],
     )
     context: int | None = Field(default=None, ge=1, description="Context per request, in tokens.", examples=[8192])
@@ -109,8 +112,10 @@ class LaunchSettings(Group):
     def _complete(self) -> LaunchSettings:
         if self.engine is not LaunchKind.OLLAMA and not self.model:
             raise ValueError(f"{self.engine} needs 'model': what should it load?")
-        if self.python is not None and self.engine is not LaunchKind.VLLM:
-            raise ValueError("'python' is for vLLM only; other engines have 'binary'")
+        if self.python is not None and self.engine not in (LaunchKind.BUILTIN, LaunchKind.VLLM):
+            raise ValueError("'python' is for vLLM and the built-in engine only; other engines have 'binary'")
+        if self.binary is not None and self.engine is LaunchKind.BUILTIN:
+            raise ValueError("the built-in engine has no 'binary': leave it out, or say its 'python'")
         return self
 
 

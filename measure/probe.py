@@ -23,6 +23,7 @@ _FORCED: dict[str, object] = {"ignore_eos": True}
 _ENGINE_FIELDS: dict[str, dict[str, object]] = {
     # Its template's opening would be found in the cache; and no answer is to end before the wanted length.
     "llamacpp": _FORCED | {"cache_prompt": False},
+    "builtin": _FORCED,
     "vllm": _FORCED,
     "sglang": _FORCED,
 }

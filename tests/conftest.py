@@ -60,7 +60,7 @@ def llamacpp(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterat
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests that watch the slots of a real engine run one after the other, in one worker (``--dist loadgroup``)."""
     for item in items:
-        for marker in ("llamacpp", "vllm", "ollama", "mlx"):
+        for marker in ("llamacpp", "builtin", "vllm", "ollama", "mlx"):
             if item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.xdist_group(marker))
 

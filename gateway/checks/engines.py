@@ -110,6 +110,7 @@ def _precision(model: ModelDescription) -> str:
 
 
 _MORE_CONTEXT = {
+    "builtin": "Start it with a larger --context.",
     "llamacpp": "Start llama-server with a larger --ctx-size: it is divided by --parallel.",
     "vllm": "Start it with a larger --max-model-len.",
     "ollama": "Set OLLAMA_CONTEXT_LENGTH, or num_ctx in the model's Modelfile.",

@@ -12,6 +12,8 @@ from gateway.cli.output import UserError, print_json, styled, write
 
 FIRST_ANSWERS_S = 0.7
 """How long the table waits for engines; those that answer later are served all the same."""
+OWN_ENGINE = "builtin"
+"""Name of the engine that serves ``--model``."""
 
 if TYPE_CHECKING:
     from gateway.house import House
@@ -22,6 +24,12 @@ def up(
     config: Config = None,
     host: Annotated[str, typer.Option(help="Listen here instead of the configured address.")] = "",
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Listen on this port; 0 picks a free one.")] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH", help="Serve this model, too: a GGUF file or a model folder, by the built-in engine."
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Serve: find the engines or take the configured ones, print what there is, answer requests until stopped."""
@@ -30,6 +38,8 @@ def up(
     from gateway.logs import set_up_logging
 
     settings = _listening_on(settings_from(config), host, port)
+    if model is not None:
+        settings = _serving(settings, model)
     _refuse_strangers()
     with told_plainly():
         require_safe_binding(settings)
@@ -58,6 +68,26 @@ def _listening_on(settings: Settings, host: str, port: int | None) -> Settings:
     given = {"host": host or None, "port": port}
     server = settings.server.model_copy(update={name: value for name, value in given.items() if value is not None})
     return settings.model_copy(update={"server": server})
+
+
+def _serving(settings: Settings, model: Path) -> Settings:
+    """Add the built-in engine with this model. Raises ``UserError`` when it cannot be started."""
+    from adapters.launch import LaunchError, command
+    from gateway.launching import launch_spec
+    from gateway.settings import EngineSettings, LaunchKind, LaunchSettings
+
+    if any(engine.name == OWN_ENGINE for engine in settings.engines):
+        raise UserError(
+            f"the configuration has an engine {OWN_ENGINE!r} already", fix="Rename it, or add the model there."
+        )
+    launch = LaunchSettings(engine=LaunchKind.BUILTIN, model=str(model.expanduser()))
+    engine = EngineSettings(name=OWN_ENGINE, launch=launch)
+    try:
+        command(launch_spec(engine, launch, settings.data_dir), 0)
+    except LaunchError as error:
+        raise UserError(f"{model} cannot be served: {error}") from None
+    discovery = settings.discovery.model_copy(update={"enabled": settings.discovers})
+    return settings.model_copy(update={"engines": (*settings.engines, engine), "discovery": discovery})
 
 
 def _refuse_strangers() -> None:

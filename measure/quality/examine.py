@@ -35,6 +35,7 @@ _NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}}
 _ENGINE_FIELDS: dict[str, dict[str, object]] = {
     # A cached prefix is computed in other batches, whose rounding differs.
     "llamacpp": {"cache_prompt": False, "repeat_penalty": 1.0, **_NO_THINKING},
+    "builtin": {**_NO_THINKING},
     "vllm": {"repetition_penalty": 1.0, **_NO_THINKING},
     "sglang": {"repetition_penalty": 1.0, **_NO_THINKING},
     "ollama": {"repeat_penalty": 1.0, "reasoning_effort": "none"},

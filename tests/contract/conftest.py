@@ -1,9 +1,9 @@
 """The engines that the contract suite runs over.
 
-Real llama.cpp always; real vLLM, Ollama and MLX where ``PACELINE_TEST_VLLM``, ``…_OLLAMA`` or ``…_MLX`` say where one
-runs and what its model is called ("http://127.0.0.1:8000 smollm2"; the stages of ``scripts/test`` start them); and
-servers that play each kind, called ``scripted-…``: they prove that the adapter speaks the protocol, not that the engine
-does.
+Real llama.cpp always; the built-in engine, real vLLM, Ollama and MLX where ``PACELINE_TEST_BUILTIN``, ``…_VLLM``,
+``…_OLLAMA`` or ``…_MLX`` say where one runs and what its model is called ("http://127.0.0.1:8000 smollm2"; the stages
+of ``scripts/test`` start them); and servers that play each kind, called ``scripted-…``: they prove that the adapter
+speaks the protocol, not that the engine does.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from engines.subject import Subject
 from adapters.base import Endpoint
 from adapters.registry import create, kinds
 
-REAL = ("llamacpp", "vllm", "ollama", "mlx")
-SCRIPTED = ("llamacpp", "vllm", "ollama", "lmstudio", "mlx", "openai")
+REAL = ("llamacpp", "builtin", "vllm", "ollama", "mlx")
+SCRIPTED = ("llamacpp", "builtin", "vllm", "ollama", "lmstudio", "mlx", "openai")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

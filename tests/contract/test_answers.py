@@ -51,7 +51,7 @@ async def test_it_tells_its_load(subject: Subject) -> None:
     load = await subject.adapter.load()
     for gauge in (load.running, load.waiting):
         assert gauge is None or gauge >= 0
-    if subject.adapter.kind in ("llamacpp", "vllm"):
+    if subject.adapter.kind in ("builtin", "llamacpp", "vllm"):
         assert load.running is not None
 
 
@@ -160,7 +160,7 @@ async def test_unknown_fields_reach_the_engine_and_do_no_harm(subject: Subject) 
 
 
 async def test_timings_are_the_engines_own_where_it_gives_them(real: Subject) -> None:
-    if real.adapter.kind not in ("llamacpp", "ollama"):
+    if real.adapter.kind not in ("builtin", "llamacpp", "ollama"):
         pytest.skip("this engine gives no timings")
     _, answer = await real.stream(HELLO)
     outcome = answer.outcome

@@ -127,7 +127,7 @@ async def busy(subject: Subject) -> bool:
 
 @pytest.fixture
 def watched(real: Subject) -> Subject:
-    if real.adapter.kind not in ("llamacpp", "vllm"):
+    if real.adapter.kind not in ("builtin", "llamacpp", "vllm"):
         pytest.skip("this engine does not say what it works on")
     return real
 

@@ -1,6 +1,7 @@
 """The answers of each kind of engine, as the scripted one gives them: shapes taken from real ones where there were any.
 
-``llamacpp`` build b11549, ``vllm`` 0.32 and ``mlx`` 0.32 are real; ``lmstudio`` and ``openai`` follow documentation.
+``llamacpp`` build b11549, ``vllm`` 0.32, ``mlx`` 0.32 and ``builtin`` are real; ``lmstudio`` and ``openai`` follow
+documentation.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ vllm:num_requests_running{engine="0",model_name="engine-model"} 2.0
 vllm:num_requests_waiting{engine="0",model_name="engine-model"} 1.0
 vllm:num_requests_waiting_by_reason{engine="0",model_name="engine-model",reason="capacity"} 1.0
 vllm:kv_cache_usage_perc{engine="0",model_name="engine-model"} 0.25
+"""
+
+_BUILTIN_METRICS = b"""# TYPE paceline_engine_requests_running gauge
+paceline_engine_requests_running 2
+paceline_engine_requests_waiting 1
+paceline_engine_cache_usage_ratio 0.25
 """
 
 
@@ -66,6 +73,15 @@ def describe(kind: str, model: str) -> dict[str, object]:
             "GET /health": {},
             "GET /version": {"version": "0.32.0"},
             "GET /metrics": _VLLM_METRICS,
+            "GET /v1/models": {"object": "list", "data": [card]},
+        }
+    if kind == "builtin":
+        told = {"precision": "int8", "scheme": "int8-channel", "context": 2048, "slots": 4}
+        card = {**models["data"][0], "owned_by": "paceline", **told, "version": "0.1.0", "digest": "c0ffee"}
+        return {
+            "GET /health": {"status": "ok"},
+            "GET /ready": {"status": "ready"},
+            "GET /metrics": _BUILTIN_METRICS,
             "GET /v1/models": {"object": "list", "data": [card]},
         }
     if kind == "lmstudio":

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from gateway.cli import up as up_module
 from gateway.cli.app import app
 from gateway.cli.output import UserError
+from gateway.settings import load_settings
 
 NOTHING = "server: {port: 1}\ndiscovery: {enabled: false}\n"
 
@@ -134,3 +135,26 @@ def test_up_does_not_start_with_a_key_that_cannot_be_used(tmp_path: Path, monkey
     monkeypatch.setenv("SHORT_KEY", "short")
     (tmp_path / "paceline.yaml").write_text("auth: {keys: [{name: a, env: SHORT_KEY}]}")
     assert "too short" in refusal("up").problems[0]["what"]
+
+
+def test_up_with_a_model_needs_torch_and_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.launch.importlib.util.find_spec", lambda name: None)
+    assert "pip install 'paceline[engine]'" in refusal("up", "--model", str(tmp_path)).message
+    assert "no such model" in refusal("up", "--model", "nowhere.gguf").message
+
+
+def test_up_with_a_model_starts_the_built_in_engine_beside_what_is_configured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapters.launch.importlib.util.find_spec", lambda name: name)
+    (tmp_path / "paceline.yaml").write_text("engines: [{name: a, url: 'http://127.0.0.1:1'}]")
+    settings = up_module._serving(load_settings(None), tmp_path)
+    assert [engine.name for engine in settings.engines] == ["a", "builtin"]
+    launch = settings.engines[1].launch
+    assert launch is not None
+    assert (launch.engine, launch.model) == ("builtin", str(tmp_path))
+    assert not settings.discovers
+    (tmp_path / "paceline.yaml").write_text("")
+    assert up_module._serving(load_settings(None), tmp_path).discovers
+    (tmp_path / "paceline.yaml").write_text("engines: [{name: builtin, url: 'http://127.0.0.1:1'}]")
+    assert "has an engine 'builtin' already" in refusal("up", "--model", str(tmp_path)).message

@@ -119,7 +119,7 @@ def test_a_program_or_model_that_is_not_there_is_named(on_path: Path, gguf: str,
         command(LaunchSpec("a", "ollama", str(tmp_path / "none"), binary=Path(program(on_path, "o"))), PORT)
     with pytest.raises(CannotStart, match="set 'python'"):
         command(LaunchSpec("a", "vllm", "some/model"), PORT)
-    with pytest.raises(CannotStart, match="it starts llamacpp, vllm, ollama"):
+    with pytest.raises(CannotStart, match="it starts builtin, llamacpp, vllm, ollama"):
         command(LaunchSpec("a", "lmstudio"), PORT)
 
 

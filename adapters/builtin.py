@@ -1,0 +1,85 @@
+"""The adapter for the built-in engine: all that it is stands in its ``/v1/models``, all that it did in its timings.
+
+It notices a leaving client at its next step, streaming or not.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+from adapters.base import Call, EngineDescription, EngineLoad, ModelDescription
+from adapters.errors import Broken, Rejected
+from adapters.openai_protocol import OpenAIAdapter, has_text_prompt
+from adapters.precision_names import precision_named
+from adapters.prometheus import read_gauges
+from policies.types import Capability, Operation, Precision
+
+_GENERATES: Final = frozenset(
+    [
+        Capability.CHAT,
+        Capability.COMPLETION,
+        Capability.EMBEDDINGS,
+        Capability.TOOLS,
+        Capability.TOOL_CHOICE,
+        Capability.JSON_OBJECT,
+        Capability.JSON_SCHEMA,
+        Capability.LOGPROBS,
+        Capability.CHOICES,
+    ]
+)
+_COUNTED: Final = {
+    Operation.CHAT: ("messages", "tools", "chat_template_kwargs"),
+    Operation.COMPLETION: ("prompt",),
+}
+"""The fields of a request that make its prompt."""
+
+
+class BuiltinAdapter(OpenAIAdapter):
+    """One process of the built-in engine: one model, whose requests share a batch."""
+
+    always_stream: ClassVar[bool] = False
+    kind = "builtin"
+    label = "built-in engine"
+
+    async def describe(self) -> EngineDescription:
+        await self._ask("GET", "/ready")
+        listed = await self._ask_json("GET", "/v1/models")
+        cards = [card for card in listed.get("data") or () if isinstance(card, dict) and card.get("id")]
+        if not cards:
+            raise Broken("it lists no model", engine=self.endpoint.name)
+        models = tuple(self._describe_model(card) for card in cards)
+        return EngineDescription(self.kind, self.label, str(cards[0].get("version") or ""), models)
+
+    async def load(self) -> EngineLoad:
+        gauges = read_gauges(await self._ask("GET", "/metrics"))
+        return EngineLoad(
+            running=gauges.total("paceline_engine_requests_running"),
+            waiting=gauges.total("paceline_engine_requests_waiting"),
+            kv_usage=gauges.highest("paceline_engine_cache_usage_ratio"),
+        )
+
+    async def count_tokens(self, call: Call) -> int | None:
+        fields = _COUNTED.get(call.operation)
+        if fields is None or (call.operation is Operation.COMPLETION and not has_text_prompt(call)):
+            return None
+        body = {name: call.body.fields[name] for name in fields if name in call.body}
+        try:
+            count = (await self._ask_json("POST", "/tokenize", {**body, "model": call.engine_model})).get("count")
+        except Rejected:
+            return None
+        return count if isinstance(count, int) else None
+
+    def _describe_model(self, card: dict[str, Any]) -> ModelDescription:
+        precision, scheme = precision_named(str(card.get("precision") or ""), str(card.get("scheme") or ""))
+        context, slots = card.get("context"), card.get("slots")
+        return ModelDescription(
+            engine_model=str(card["id"]),
+            precision=precision,
+            scheme=scheme,
+            precision_from="nobody" if precision is Precision.UNKNOWN else "engine",
+            context=context if isinstance(context, int) else None,
+            slots=slots if isinstance(slots, int) else None,
+            capabilities=_GENERATES,
+            digest=str(card.get("digest") or ""),
+            settings=" ".join(f"{name}={card[name]}" for name in ("device", "kv_cache", "threads") if card.get(name)),
+        )
