@@ -100,7 +100,20 @@ def _mlx(spec: LaunchSpec, port: int) -> Command:
     return Command(argv, {"HF_HUB_OFFLINE": "1"}, f"http://127.0.0.1:{port}", "/health")
 
 
-_SPECS = {"vllm": _vllm, "ollama": _ollama, "mlx": _mlx_spec}
+def _builtin(folder: Path) -> LaunchSpec:
+    return LaunchSpec(
+        name="builtin",
+        engine="builtin",
+        model=make("safetensors"),
+        alias=MODEL,
+        python=Path(make("builtin")),
+        context=2048,
+        slots=2,
+        log_file=folder / "builtin.log",
+    )
+
+
+_SPECS = {"builtin": _builtin, "vllm": _vllm, "ollama": _ollama, "mlx": _mlx_spec}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -34,6 +34,6 @@ paceline_environment() {
             -e ".[$extras]" >&2 || return 1
         echo "$wanted" >"$stamp"
     fi
-    "$directory/bin/python" -m compileall -q adapters cache gateway measure policies >&2 || return 1
+    "$directory/bin/python" -m compileall -q adapters cache engine gateway measure policies >&2 || return 1
     echo "$PWD/$directory/bin/python"
 }

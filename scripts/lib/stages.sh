@@ -18,7 +18,7 @@ stage_unit() {
 stage_everything() {
     test_environment
     scripts/check
-    "$bin/pytest" -q -n auto --dist loadgroup -m "not vllm and not ollama and not mlx" --hypothesis-profile=thorough \
+    "$bin/pytest" -q -n auto --dist loadgroup -m "not builtin and not vllm and not ollama and not mlx" --hypothesis-profile=thorough \
         --cov --cov-report=term --cov-fail-under=90 tests
     "$python" scripts/lib/wheel.py
 }
@@ -27,4 +27,22 @@ stage_everything() {
 stage_engine() {
     test_environment
     "$python" scripts/lib/engine_stage.py "$1" -- "$bin/pytest" -q -m "$1" tests
+}
+
+# stage_builtin: types and tests of the built-in engine in its own environment, the wheel with its extra, the contract.
+stage_builtin() {
+    local engine status=0
+    test_environment
+    engine=$("$python" scripts/engines/builtin) || status=$?
+    if [ "$status" = 75 ]; then
+        printf '%s\n' "!! SKIPPED: no environment for the built-in engine here" >&2
+        return 0
+    fi
+    [ "$status" = 0 ] || return 1
+    export PYTHONPATH=$PWD
+    "$engine" -m mypy --strict engine
+    "$engine" -m pytest -q tests/engine tests/gpu
+    unset PYTHONPATH
+    "$python" scripts/lib/wheel.py engine
+    stage_engine builtin
 }
