@@ -11,10 +11,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from policies import experiment_guardrails as guardrails
 from policies import experiment_intervals as intervals
 from policies import experiment_shares as shares
-from policies.experiment import Experiment, Sticky
-from policies.experiment_intervals import Difference, Moments
+from policies.experiment import Experiment, Kind, Sticky
+from policies.experiment_guardrails import Complaint, Guardrail, Promise
+from policies.experiment_intervals import FEWEST, Difference, Moments
 from policies.experiment_metrics import METRICS, Outcome, Scale
 from policies.experiment_shares import Tally
 
@@ -152,22 +154,44 @@ class Evidence:
         """The chance of a wrong verdict on one arm at this stage."""
         return ALPHA / 2 / (len(self._experiment.arms) - 1) / self._looks()
 
-    def complaint(self, arm: int) -> str:
-        """Return what is certainly worse in an arm than its guardrails allow, for a person; "" when nothing is."""
+    def complaint(self, arm: int) -> Complaint | None:
+        """Return what is certainly worse in an arm than its guardrails allow, ``None`` when nothing is."""
         if arm == 0:
-            return ""
+            return None
         alpha = self.verdict_alpha() / _GUARDED
-        rails = self._experiment.guardrails
-        for metric, margin, what in (("errors", rails.errors, "errors"), ("faults", rails.faults, "faults of form")):
-            tallies = self._tallies(arm, metric)
+        for guardrail, margin, what in self._guarded_shares():
+            tallies = self._tallies(arm, guardrail)
             if shares.is_worse_by(tallies, margin, alpha):
                 first, second = (sum(pair[place].bad for pair in tallies) for place in (0, 1))
                 of = [sum(pair[place].n for pair in tallies) for place in (0, 1)]
-                return f"{second} {what} in {of[1]} requests, {first} in {of[0]} of the first arm"
-        slower = intervals.difference(self._moments(arm, "ttft"), alpha)
-        if slower.low > math.log(rails.ttft):
-            return f"its TTFT is {math.exp(slower.value):.2f} times the first arm's"
-        return ""
+                text = f"{second} {what} in {of[1]} requests, {first} in {of[0]} of the first arm"
+                return Complaint(guardrail, text)
+        slower = intervals.difference(self._moments(arm, Guardrail.TTFT), alpha)
+        if slower.low > math.log(self._experiment.guardrails.ttft):
+            return Complaint(Guardrail.TTFT, f"its TTFT is {math.exp(slower.value):.2f} times the first arm's")
+        return None
+
+    def promises(self, arm: int) -> list[Promise]:
+        """Return within how many requests the guardrails stop an arm that is much worse, at the present split.
+
+        Where units are kept to an arm, those of the TTFT are units. They are computed for an experiment that begins
+        now, with the errors, faults and spread of the TTFT that the first arm has shown.
+        """
+        alpha = self.verdict_alpha() / _GUARDED
+        weights = self.stages[-1].shares
+        split = (1.0 if self._experiment.kind is Kind.SHADOW else weights[0], weights[arm])
+        promises = []
+        for guardrail, margin, _ in self._guarded_shares():
+            first = _pooled(self._tallies(arm, guardrail), 0)
+            promises += guardrails.of_share(guardrail, margin, first, split, alpha)
+        shown = [pair[0] for pair in self._moments(arm, Guardrail.TTFT) if pair[0].n >= FEWEST]
+        degrees = sum(each.n - 1 for each in shown)
+        variance = sum(each.squares for each in shown) / degrees if degrees else math.inf
+        return promises + guardrails.of_ttft(self._experiment.guardrails.ttft, variance, split, alpha)
+
+    def judged(self, arm: int) -> int:
+        """Return how many requests the present judgement of an arm is made from, those of the first arm included."""
+        return sum(tally.n for pair in self._tallies(arm, Guardrail.ERRORS) for tally in pair)
 
     def imbalance(self) -> float:
         """Return the natural logarithm of the evidence that traffic is not split as it was meant."""
@@ -175,6 +199,10 @@ class Evidence:
         return sum(shares.log_imbalance([seen.exposed for seen in stage.seen], stage.shares) for stage in counted)
 
     # --- what is compared with what
+
+    def _guarded_shares(self) -> tuple[tuple[Guardrail, float, str], ...]:
+        rails = self._experiment.guardrails
+        return (Guardrail.ERRORS, rails.errors, "errors"), (Guardrail.FAULTS, rails.faults, "faults of form")
 
     def _looks(self) -> float:
         stage = len(self.stages)

@@ -50,12 +50,37 @@ def reported(report: Mapping[str, Any]) -> str:
             parts += ["", styled(verdict["text"], colour)]
         if compared["differ"]:
             parts.append(f"They differ in {'; '.join(compared['differ'])}.")
+        if compared["guardrails"]:
+            parts += [
+                "",
+                f"{compared['arm']} is stopped by itself (95 of 100 times) if it has",
+                *_promises(compared["guardrails"]),
+            ]
+    parts += [_stop(arm) for arm in report["arms"] if arm["stop"] is not None]
     parts += [f"{styled('warning:', 'yellow')} {warning}" for warning in report["warnings"]]
     return "\n".join(parts)
 
 
 def _weight(arm: Mapping[str, Any]) -> str:
     return "stopped" if arm["stopped"] else f"{arm['weight']:.0%}"
+
+
+def _stop(arm: Mapping[str, Any]) -> str:
+    stop = arm["stop"]
+    told = f"{arm['name']} was stopped by its guardrail on {stop['guardrail']} after {stop['requests']:,} requests: "
+    return styled(told + stop["text"], "red")
+
+
+def _promises(guardrails: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Within how many requests, a line for each guardrail."""
+    lines: dict[str, list[str]] = {}
+    for each in guardrails:
+        worse = (
+            f"{each['worse']:.1f} times" if each["guardrail"] == "ttft" else f"{each['worse'] * 100:.0f} points more"
+        )
+        within = "not to be told yet" if each["within"] is None else f"within {each['within']:,} requests"
+        lines.setdefault(each["guardrail"], []).append(f"{worse}: {within}")
+    return [f"  {name:<8}{'; '.join(told)}" for name, told in lines.items()]
 
 
 def _row(metric: Mapping[str, Any]) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from gateway.experiments.running import Running, State
+from gateway.experiments.stops import Stops
 from gateway.experiments.store import Row
 from policies.experiment import Experiment
 from policies.experiment_evidence import Stage, Units
@@ -33,10 +34,11 @@ def to_row(running: Running) -> Row:
     )
 
 
-def from_row(row: Row) -> Running:
+def from_row(row: Row, stops: Stops) -> Running:
     """Return a kept experiment. Raises ``msgspec.DecodeError`` for what another version has written."""
     _, experiment, state, sums = row
-    running = Running(msgspec.json.decode(experiment, type=Experiment), msgspec.json.decode(state, type=State))
+    decoded = msgspec.json.decode(experiment, type=Experiment)
+    running = Running(decoded, stops, msgspec.json.decode(state, type=State))
     kept = msgspec.msgpack.decode(sums, type=_Sums)
     running.evidence.restore(kept.stages, kept.units, kept.uncounted)
     running.changed = False

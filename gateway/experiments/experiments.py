@@ -20,6 +20,7 @@ from gateway.experiments.outcome import outcome_of
 from gateway.experiments.running import Running, State
 from gateway.experiments.shadow import Shadow
 from gateway.experiments.sharing import Sharing
+from gateway.experiments.stops import Stops
 from gateway.experiments.store import ExperimentStore
 from policies.experiment import RAMP, Arm, Experiment, Kind, Sticky
 
@@ -51,6 +52,7 @@ class Experiments:
         """Names that are no longer known and may still be kept."""
         self._task: asyncio.Task[None] | None = None
         self._checking = Checking()
+        self.stops = Stops()
         self.shadow = Shadow(fleet, self._checking)
         self.feedback = Feedback()
 
@@ -58,7 +60,7 @@ class Experiments:
         """Go on with what was kept, and begin what the configuration declares."""
         for row in await self._store.load():
             try:
-                self._known[row[0]] = from_row(row)
+                self._known[row[0]] = from_row(row, self.stops)
             except msgspec.DecodeError as error:
                 logger.warning("the experiment %s cannot be read (%s) and is left out", row[0], error)
         self._declare()
@@ -130,7 +132,7 @@ class Experiments:
         if selector or not deployments:
             raise no_such_model(experiment.model, self._fleet.models())
         self._is_free(model, experiment.name)
-        running = Running(replace(experiment, model=model))
+        running = Running(replace(experiment, model=model), self.stops)
         running.place(deployments)
         for arm, ids in zip(experiment.arms, running.arms, strict=True):
             if arm.deployments and not ids:
@@ -243,7 +245,7 @@ class Experiments:
                 told = "the experiment %s does not begin: %s has the requests of %s; begin it once that has ended"
                 logger.warning(told, name, taken.experiment.name, experiment.model)
                 continue
-            self._known[name] = Running(experiment, declared=True)
+            self._known[name] = Running(experiment, self.stops, declared=True)
 
     async def _tend(self) -> None:
         """Keep what has changed, and agree with the other gateways."""
@@ -258,7 +260,7 @@ class Experiments:
             known = self._known.get(experiment.name)
             if known is None or known.experiment != experiment:
                 if not state.ended if known is None else state.version > known.state.version:
-                    self._add(Running(experiment, state))
+                    self._add(Running(experiment, self.stops, state))
             elif state.version > known.state.version:
                 known.adopt(state)
                 self._placed()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from gateway.experiments.running import Running
@@ -71,12 +72,14 @@ def report(running: Running, fleet: Fleet, left_out: int) -> dict[str, Any]:
 
 def _arm(running: Running, place: int) -> dict[str, Any]:
     arm = running.experiment.arms[place]
+    stop = next((asdict(each) for each in running.state.stops if each.arm == place), None)
     seen = [stage.seen[place] for stage in running.evidence.stages]
     return {
         "name": arm.name,
         "deployments": sorted(running.arms[place]),
         "weight": running.weights[place] if running.runs else 0.0,
-        "stopped": place in running.state.stopped,
+        "stopped": stop is not None,
+        "stop": stop,
         "requests": sum(each.requests for each in seen),
         "exposed": sum(each.exposed for each in seen),
         "unit": "request" if running.experiment.sticky is Sticky.REQUEST else running.experiment.sticky.value,
@@ -91,6 +94,7 @@ def _against(running: Running, place: int, name: str, fleet: Fleet) -> dict[str,
         "against": running.experiment.arms[0].name,
         "differ": differ,
         "metrics": [_told(each) for each in compared],
+        "guardrails": [asdict(each) for each in running.evidence.promises(place)] if running.runs else [],
         "verdict": _verdict(running, name, compared, differ),
     }
 

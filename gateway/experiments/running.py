@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gateway.experiments.assigned import Assigned
+from gateway.experiments.stops import Stops
 from policies.experiment import MOST_STAGES, Experiment, Kind, assign, is_drawn, weights
 from policies.experiment_evidence import Evidence
+from policies.experiment_guardrails import Complaint, Guardrail
 from policies.experiment_metrics import Outcome
 from policies.selector import selects
 from policies.types import Deployment
@@ -29,10 +31,21 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
+class Stop:
+    """An arm that its guardrails have stopped, ``at`` (Unix time in seconds), after so many requests of both arms."""
+
+    arm: int
+    guardrail: Guardrail
+    at: float
+    requests: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """What changes of an experiment by command or by itself. Of two the one with the higher ``version`` holds.
 
-    ``ended`` says why it is over, "" while it runs; ``stopped`` are the places of arms that get nothing any more.
+    ``ended`` says why it is over, "" while it runs; ``stops`` are of arms that get nothing any more.
     ``stages`` are the weights, one entry for each time that they were set. ``declared``: by the configuration.
     """
 
@@ -40,17 +53,25 @@ class State:
     began_at: float
     share: float
     stages: tuple[tuple[float, ...], ...]
-    stopped: tuple[int, ...] = ()
+    stops: tuple[Stop, ...] = ()
     ended: str = ""
     declared: bool = False
     notes: tuple[Note, ...] = ()
+
+    @property
+    def stopped(self) -> tuple[int, ...]:
+        """The places of the arms that were stopped."""
+        return tuple(stop.arm for stop in self.stops)
 
 
 class Running:
     """Touched from one event loop. Whoever changes it has to keep it: ``changed`` says so."""
 
-    def __init__(self, experiment: Experiment, state: State | None = None, *, declared: bool = False) -> None:
+    def __init__(
+        self, experiment: Experiment, stops: Stops, state: State | None = None, *, declared: bool = False
+    ) -> None:
         self.experiment = experiment
+        self._stops = stops
         if state is None:
             now = time.time()
             share = experiment.ramp[0]
@@ -126,7 +147,7 @@ class Running:
         if len(self.state.stages) >= MOST_STAGES:
             raise ValueError(f"its shares have been changed {MOST_STAGES - 1} times: stop it, and start another one")
         before = self.state.share
-        self._reweigh(share, self.state.stopped, f"{before:.0%} became {share:.0%}")
+        self._reweigh(share, self.state.stops, f"{before:.0%} became {share:.0%}")
 
     def end(self, why: str) -> None:
         """End it: from now on requests go where they would without it."""
@@ -145,19 +166,21 @@ class Running:
         self.state = state
         self.changed = True
 
-    def _stop_arm(self, arm: int, complaint: str) -> None:
+    def _stop_arm(self, arm: int, complaint: Complaint) -> None:
         name = self.experiment.arms[arm].name
-        why = f"{name} was stopped: {complaint}"
+        why = f"{name} was stopped: {complaint.text}"
         logger.warning("experiment %s: %s", self.experiment.name, why)
-        stopped = (*self.state.stopped, arm)
-        if len(stopped) == len(self.experiment.arms) - 1 or len(self.state.stages) >= MOST_STAGES:
-            self._renew(replace(self.state, stopped=stopped), ended=why, note=why)
+        self._stops.count(self.experiment.model, complaint.guardrail)
+        stop = Stop(arm, complaint.guardrail, time.time(), self.evidence.judged(arm), complaint.text)
+        stops = (*self.state.stops, stop)
+        if len(stops) == len(self.experiment.arms) - 1 or len(self.state.stages) >= MOST_STAGES:
+            self._renew(replace(self.state, stops=stops), ended=why, note=why)
         else:
-            self._reweigh(self.state.share, stopped, why)
+            self._reweigh(self.state.share, stops, why)
 
-    def _reweigh(self, share: float, stopped: tuple[int, ...], note: str) -> None:
-        stage = weights(len(self.experiment.arms), share, stopped)
-        self._renew(replace(self.state, share=share, stopped=stopped, stages=(*self.state.stages, stage)), note=note)
+    def _reweigh(self, share: float, stops: tuple[Stop, ...], note: str) -> None:
+        stage = weights(len(self.experiment.arms), share, [stop.arm for stop in stops])
+        self._renew(replace(self.state, share=share, stops=stops, stages=(*self.state.stages, stage)), note=note)
         self.evidence.begin(stage)
         logger.info("experiment %s: %s", self.experiment.name, note)
 

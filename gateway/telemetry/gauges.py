@@ -7,6 +7,7 @@ from typing import Final
 from cache.statistics import Statistics
 from gateway import __version__
 from gateway.admission import Admission
+from gateway.experiments.stops import Stops
 from gateway.fleet import Fleet
 from gateway.telemetry.family import Family, Form, Point
 from policies.breaker import State
@@ -16,8 +17,8 @@ _WHERE: Final = ("model", "deployment", "engine", "precision")
 _STATES: Final = {State.CLOSED: 0.0, State.HALF_OPEN: 1.0, State.OPEN: 2.0}
 
 
-def gauges(fleet: Fleet, admission: Admission, statistics: Statistics | None) -> list[Family]:
-    """Return the state of everything; ``statistics`` are the cache's, where there is one."""
+def gauges(fleet: Fleet, admission: Admission, stops: Stops, statistics: Statistics | None) -> list[Family]:
+    """Return the state of everything; ``stops`` are the experiments', ``statistics`` the cache's, if it is on."""
     deployments = [(_labels(each), each) for each in fleet.deployments]
     engines = [((each.name,), each) for each in fleet.engines]
     families = [
@@ -54,6 +55,13 @@ def gauges(fleet: Fleet, admission: Admission, statistics: Statistics | None) ->
         ),
         _gauge("paceline.queue.depth", "Requests that wait for a place in the gateway.", (), [((), admission.waiting)]),
     ]
+    stopped = [
+        Point(key, float(count))
+        for key, count in stops.table(sorted({each.model for each in fleet.deployments})).items()
+    ]
+    help_ = "Arms of experiments that a guardrail has stopped in this gateway."
+    labels = ("model", "guardrail")
+    families.append(Family("paceline.experiment.stops", Form.COUNTER, "{arm}", help_, labels, stopped))
     if statistics is not None:
         saved = [
             Point((model, kind), counts[f"saved_{kind}_tokens"])

@@ -105,7 +105,7 @@ class Telemetry:
         """Return all metrics as they are now; to be called in the event loop."""
         house = self._house
         statistics = house.caching.stores.statistics if house.caching is not None else None
-        families = gauges(house.fleet, house.admission, statistics)
+        families = gauges(house.fleet, house.admission, house.experiments.stops, statistics)
         if self._metrics is not None:
             families += self._metrics.families()
         if self._shipper is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 
 import httpx
@@ -47,6 +48,8 @@ def test_an_experiment_is_begun_ramped_looked_at_and_stopped(running: Gateway, r
     told = run("experiment", "report", "e").output
     assert "nothing shown yet" in told
     assert "total s" in told
+    assert "two is stopped by itself" in told
+    assert re.search(r"errors .*100 points more: within \d+ requests", told)
     report = json.loads(run("experiment", "report", "e", "--json").output)
     assert sum(arm["requests"] for arm in report["arms"]) == 30
     run("experiment", "ramp", "e", "--to", "10")

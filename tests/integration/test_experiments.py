@@ -46,6 +46,11 @@ async def ask(client: httpx.AsyncClient, times: int, **more: Any) -> list[httpx.
     return [await client.post(CHAT, json=chat_body(**more), headers=headers) for _ in range(times)]
 
 
+async def ask_by_name(client: httpx.AsyncClient, times: int) -> list[httpx.Response]:
+    """Ask under ids that are the same each time, and so the arms that they are drawn for."""
+    return [(await ask(client, 1, headers={"x-request-id": f"request-{number}"}))[0] for number in range(times)]
+
+
 def served(answers: list[httpx.Response]) -> Counter[str]:
     return Counter(answer.headers["x-paceline-deployment"] for answer in answers)
 
@@ -124,6 +129,39 @@ async def test_an_arm_that_fails_is_stopped_by_itself_and_says_so(
         assert any("second was stopped" in record.message for record in caplog.records)
         after = await ask(client, 3)
     assert all("x-paceline-experiment" not in answer.headers for answer in after)
+
+
+async def test_a_stop_is_counted_and_comes_within_the_number_of_requests_that_was_stated(
+    two: tuple[ScriptedEngine, ScriptedEngine], running: Gateway
+) -> None:
+    two[1].always(status(500))
+    counter = 'paceline_experiment_stops_total{guardrail="errors",model="m"}'
+    async with running.client() as client:
+        stated = (await begin(client))["comparisons"][0]["guardrails"]
+        (within,) = [each["within"] for each in stated if each["guardrail"] == "errors" and each["worse"] == 1.0]
+        assert f"{counter} 0.0" in (await client.get("/metrics")).text
+        await ask_by_name(client, within)
+        told = await report(client)
+        assert f"{counter} 1.0" in (await client.get("/metrics")).text
+    stop = told["arms"][1]["stop"]
+    assert (stop["guardrail"], told["arms"][0]["stop"]) == ("errors", None)
+    assert 0 < stop["requests"] <= within
+    assert stop["text"] in told["ended"]
+
+
+async def test_traffic_that_is_not_split_as_it_was_meant_is_warned_of(running: Gateway) -> None:
+    names = [f"request-{number}" for number in range(130)]
+    async with running.client() as client:
+        await begin(client)
+        answers = await ask_by_name(client, len(names))
+        assert not any("split" in warning for warning in (await report(client))["warnings"])
+        second = [n for n, answer in zip(names, answers, strict=True) if served([answer])["b"]]
+        await client.delete("/admin/experiments/e")
+        await begin(client)
+        for name in second:  # a client that sends again what the second arm had answered
+            await ask(client, 1, headers={"x-request-id": name})
+        warnings = (await report(client))["warnings"]
+    assert any(warning.startswith("traffic is not split as it was meant") for warning in warnings)
 
 
 async def test_a_client_that_asks_wrongly_is_no_failure_of_an_arm(

@@ -11,6 +11,7 @@ from policies import experiment_intervals as intervals
 from policies import experiment_shares as shares
 from policies.experiment import Arm, Experiment, Sticky, assign, is_drawn, weights
 from policies.experiment_evidence import Evidence
+from policies.experiment_guardrails import Complaint, Guardrail
 from policies.experiment_intervals import Moments
 from policies.experiment_metrics import Outcome
 from policies.experiment_shares import Tally
@@ -145,8 +146,8 @@ def test_an_arm_that_fails_is_complained_of_and_one_that_is_alike_is_not() -> No
     for number in range(60):
         evidence.add(outcome(0))
         evidence.add(outcome(1, failed=number % 2 == 0))
-    assert evidence.complaint(0) == ""
-    assert evidence.complaint(1) == "30 errors in 60 requests, 0 in 60 of the first arm"
+    assert evidence.complaint(0) is None
+    assert evidence.complaint(1) == Complaint(Guardrail.ERRORS, "30 errors in 60 requests, 0 in 60 of the first arm")
 
 
 def test_a_slow_first_token_is_complained_of_beyond_the_factor_that_is_allowed() -> None:
@@ -166,3 +167,37 @@ def test_alike_arms_are_hardly_ever_told_apart_and_a_bad_one_is_stopped() -> Non
     assert sum(1 for end in said if end.verdict_at or end.stopped_at) <= 6
     bad = [run(Trial("bad", usual, Law(errors=0.5), 400), Random(seed)) for seed in range(10)]
     assert all(0 < end.stopped_at <= 400 for end in bad)
+
+
+def promised(evidence: Evidence, guardrail: Guardrail) -> dict[float, int | None]:
+    return {each.worse: each.within for each in evidence.promises(1) if each.guardrail is guardrail}
+
+
+def test_arms_that_are_much_worse_are_stopped_within_the_stated_number_of_requests() -> None:
+    usual, random = Law(), Random(4)
+    seen = Evidence(Experiment("e", "m", ARMS))
+    seen.begin(weights(2, 0.5))
+    for number in range(400):  # what the first arm has shown so far: hardly an error, and how much its TTFT varies
+        seen.add(usual.draw(random, 0, 0, str(number), 0.0))
+    errors, ttft = promised(seen, Guardrail.ERRORS), promised(seen, Guardrail.TTFT)
+    stated = {Law(errors=0.51): errors[0.5], Law(errors=1.0): errors[1.0], Law(ttft_s=1.2): ttft[3.0]}
+    for law, within in stated.items():
+        assert within is not None
+        ends = [run(Trial("worse", usual, law, 2 * within), Random(seed)).stopped_at for seed in range(40)]
+        late = sum(not 0 < end <= within for end in ends)
+        assert late <= 4, (law, within, sorted(ends))
+        assert min(ends) > within / 8, "the number says nothing"
+
+
+def test_nothing_is_promised_of_a_ttft_that_has_not_been_seen_nor_of_an_arm_that_gets_nothing() -> None:
+    evidence = Evidence(Experiment("e", "m", ARMS))
+    evidence.begin(weights(2, 0.5))
+    assert set(promised(evidence, Guardrail.TTFT).values()) == {None}
+    alone = promised(evidence, Guardrail.ERRORS)[1.0]
+    evidence.begin(weights(2, 0.05))
+    few = promised(evidence, Guardrail.ERRORS)[1.0]
+    evidence.begin(weights(2, 1.0))
+    assert alone is not None
+    assert few is not None
+    assert 5 * alone < few
+    assert set(promised(evidence, Guardrail.ERRORS).values()) == {None}
