@@ -38,10 +38,12 @@ class Outcome:
     """What a step brought a sequence, cut where its answer ends. ``finish`` is None while it goes on."""
 
     sequence: Sequence
-    tokens: tuple[int, ...]
-    logprobs: tuple[TokenLogprobs, ...]
-    finish: Finish | None
     result: Result
+    finish: Finish | None = None
+    tokens: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    drafted: int = 0
+    """Drafts that were verified: all tokens but the first are accepted ones."""
 
 
 class Scheduler:
@@ -114,16 +116,15 @@ class Scheduler:
         return Plan(tuple(rows), tuple(preempted))
 
     def commit(self, plan: Plan, results: Iterable[Result]) -> list[Outcome]:
-        """Takes in what a step brought. Returns what became of each sequence; those that ended have no blocks then."""
+        """Takes in what a step brought. Returns what became of each row; sequences that ended have no blocks then."""
         by_sequence = {result.sequence.id: result for result in results}
         outcomes = []
         for row in plan.rows:
-            sequence = row.sequence
-            result = by_sequence.get(sequence.id, Result(sequence))
+            result = by_sequence.get(row.sequence.id, Result(row.sequence))
             outcome = self._advance(row, result)
             outcomes.append(outcome)
             if outcome.finish is not None:
-                self.remove(sequence, forget=isinstance(result.error, Poisoned))
+                self.remove(row.sequence, forget=isinstance(result.error, Poisoned))
         return outcomes
 
     def shrink(self, plan: Plan) -> Sequence | None:
@@ -136,9 +137,9 @@ class Scheduler:
 
     def _advance(self, row: Row, result: Result) -> Outcome:
         sequence = row.sequence
-        sequence.drafts = []
+        drafted, sequence.drafts = len(sequence.drafts), []
         if result.error is not None:
-            return Outcome(sequence, (), (), Finish.ERROR, result)
+            return Outcome(sequence, result, Finish.ERROR)
         finish = None
         sequence.computed = row.start + row.count
         before = len(sequence.tokens)
@@ -153,7 +154,7 @@ class Scheduler:
             sequence.computed = len(sequence.tokens) - 1  # the newest is not in the cache, nor are refused drafts
         self.blocks.keep(sequence)
         accepted = len(sequence.tokens) - before
-        return Outcome(sequence, result.tokens[:accepted], result.logprobs[:accepted], finish, result)
+        return Outcome(sequence, result, finish, result.tokens[:accepted], result.logprobs[:accepted], drafted)
 
     def _finish(self, sequence: Sequence, token: int) -> Finish | None:
         sampling = sequence.sampling
