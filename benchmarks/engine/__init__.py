@@ -1,0 +1,1 @@
+"""The built-in engine beside others, on a CPU and on a GPU."""
