@@ -214,20 +214,20 @@ class Scheduler:
         return held
 
     def _grow(self, preempted: list[Sequence]) -> None:
-        """Finds room for those that get their next token and, if it can be had without harm, for their drafts."""
-        left = self.budget - len(self._running)
+        """Finds room for those that get their next token and then, where it takes it from nobody, for their drafts."""
         for sequence in tuple(self._running):
+            if _left(sequence) == 1 and sequence.blocks:
+                while not self.blocks.extend(sequence, len(sequence.tokens)):
+                    if self._preempt(preempted) is sequence:
+                        break
+        left = self.budget - len(self._running)
+        for sequence in self._running:
             length = len(sequence.tokens)
-            if _left(sequence) > 1 or sequence in preempted:
-                sequence.drafts = []
-                continue
             room = min(left, self.context - length - 1, sequence.sampling.max_tokens - sequence.generated - 1)
-            del sequence.drafts[max(room, 0) :]
+            del sequence.drafts[max(room, 0) if _left(sequence) == 1 else 0 :]
             if not self.blocks.extend(sequence, length + len(sequence.drafts)):
                 sequence.drafts = []
             left -= len(sequence.drafts)
-            while not self.blocks.extend(sequence, length) and self._preempt(preempted) is not sequence:
-                pass
 
     def _shares(self, reading: list[Sequence], left: int) -> dict[Sequence, int]:
         """How much of its prompt each reads: half is the first one's, the rest goes to who is done soonest."""
