@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from adapters.base import Outcome
+
+_TIMES_MS: Final = {
+    "prompt_ms": "prefill_s",
+    "predicted_ms": "decode_s",
+    "queue_ms": "queue_s",
+    "prefill_ms": "prefill_s",
+    "decode_ms": "decode_s",
+}
 
 
 def read_usage(usage: Any, outcome: Outcome, *, add: bool = False) -> None:
@@ -23,14 +31,13 @@ def read_usage(usage: Any, outcome: Outcome, *, add: bool = False) -> None:
 
 
 def read_timings(timings: Any, outcome: Outcome) -> None:
-    """llama.cpp's ``timings``: ``prompt_n`` tokens read in ``prompt_ms``, ``cache_n`` found in the cache."""
+    """The object ``timings`` of llama.cpp (``prompt_n`` tokens read in ``prompt_ms``, ``cache_n`` found in the cache)
+    and of the built-in engine, which names its times by their phase."""
     if not isinstance(timings, dict):
         return
-    prefill_ms, decode_ms = timings.get("prompt_ms"), timings.get("predicted_ms")
-    if isinstance(prefill_ms, int | float):
-        outcome.prefill_s = prefill_ms / 1000
-    if isinstance(decode_ms, int | float):
-        outcome.decode_s = decode_ms / 1000
+    for name, field in _TIMES_MS.items():
+        if isinstance(value := timings.get(name), int | float):
+            setattr(outcome, field, value / 1000)
     cached, read = _count(timings.get("cache_n")), _count(timings.get("prompt_n"))
     if cached is not None:
         outcome.cached_tokens = cached

@@ -30,6 +30,8 @@ SHORT_TOKENS = 32
 OUTPUT_TOKENS = 64
 PAUSE_S = 0.2
 LIMIT_S = 300.0
+MEASURED = ("prefill", "decode, 1", f"decode, {TOGETHER} together")
+"""Reading a prompt; writing for one; all that several write at once, by the time until the last of them has ended."""
 
 console = Console(stderr=True, highlight=False)
 
@@ -50,10 +52,6 @@ class Figures:
     def median(self, name: str) -> float:
         """Return the median of one of ``MEASURED``."""
         return statistics.median(self.rounds[name])
-
-
-MEASURED = ("prefill", "decode, 1", f"decode, {TOGETHER} together")
-"""Reading a prompt; writing for one; all that several write at once, by the time until the last of them has ended."""
 
 
 def main() -> int:

@@ -159,7 +159,7 @@ class Answer:
         events.append(self._event(self._choice({}, self._finish)))
         if self._usage_wanted:
             extra: dict[str, Any] = {"choices": [], "usage": self._usage()}
-            if self.kind == "llamacpp":
+            if self.kind in ("builtin", "llamacpp"):
                 extra["timings"] = self._timings()
             events.append(self._event(extra))
         return [*events, b"data: [DONE]\n\n"] if done else events
@@ -200,7 +200,7 @@ class Answer:
 
     def _merged(self, kind: str, choice: dict[str, Any]) -> dict[str, Any]:
         body = {**self._head, "object": kind, "choices": [choice], "usage": self._usage()}
-        return body | {"timings": self._timings()} if self.kind == "llamacpp" else body
+        return body | {"timings": self._timings()} if self.kind in ("builtin", "llamacpp") else body
 
     def _usage(self) -> dict[str, Any]:
         n = len(self._tokens)
@@ -212,5 +212,7 @@ class Answer:
 
     def _timings(self) -> dict[str, Any]:
         cached = self.cached_tokens or 0
+        if self.kind == "builtin":
+            return {"queue_ms": 10.0, "prefill_ms": 50.0, "decode_ms": 30.0, "batch": 1.0}
         timings = {"cache_n": cached, "prompt_n": self.prompt_tokens - cached, "prompt_ms": 50.0}
         return timings | {"predicted_n": len(self._tokens), "predicted_ms": 30.0}

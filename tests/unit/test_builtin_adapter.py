@@ -86,6 +86,12 @@ async def test_its_gauges_are_its_load(builtin: Subject) -> None:
     assert (load.running, load.waiting, load.kv_usage) == (2, 1, 0.25)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+async def test_its_timings_are_the_answers_phases(builtin: Subject, stream: bool) -> None:
+    answer = (await builtin.stream(HELLO) if stream else await builtin.whole(HELLO))[1]
+    assert (answer.outcome.queue_s, answer.outcome.prefill_s, answer.outcome.decode_s) == (0.01, 0.05, 0.03)
+
+
 async def test_prompts_are_counted_by_its_tokeniser_without_the_rest_of_the_request(builtin: Subject) -> None:
     assert builtin.scripted is not None
     builtin.scripted.routes["POST /tokenize"] = scripts.whole({"count": 17, "tokens": []})
