@@ -61,8 +61,7 @@ class InferenceEndpoint:
         try:
             exchange = await self._take_in(scope, headers, request_id, arrived_at, receive, send)
         except ApiError as error:
-            if self._house.requests is not None:
-                self._house.requests.refused(request_id, self._operation, arrived_at, error)
+            self._house.refused(request_id, self._operation, arrived_at, error)
             raise
         await self._serve_until_left(exchange, receive, send)
 

@@ -12,6 +12,7 @@ from gateway.admission import Admission
 from gateway.assembly import Assembly
 from gateway.caching import Caching
 from gateway.client import Scope
+from gateway.errors import ApiError
 from gateway.exchange import Exchange, Witness
 from gateway.experiments import Experiments
 from gateway.fleet import Fleet
@@ -23,6 +24,7 @@ from gateway.telemetry.telemetry import Telemetry
 from gateway.verdicts import Verdicts
 from measure.async_store import AsyncStore
 from measure.place import records_in
+from policies.types import Operation
 
 logger = logging.getLogger("paceline.house")
 
@@ -129,6 +131,12 @@ class House:
             except Exception:
                 self.witnesses = [each for each in self.witnesses if each is not witness]
                 logger.exception("%s failed and is told of no request any more", type(witness).__name__)
+
+    def refused(self, request_id: str, operation: Operation, arrived_at: float, error: ApiError) -> None:
+        """A request was refused before it was read: there is no exchange to tell of."""
+        self.telemetry.refused(operation, error)
+        if self.requests is not None:
+            self.requests.refused(request_id, operation, arrived_at, error)
 
     def end_running(self) -> None:
         """End what still runs: streams with an error event, other requests with a 503."""

@@ -7,6 +7,7 @@ from typing import Final, Generic, TypeVar
 
 from adapters.base import Outcome
 from gateway.attempt import Attempt
+from gateway.errors import ApiError
 from gateway.exchange import Exchange
 from gateway.fleet import Fleet
 from gateway.telemetry import buckets
@@ -14,7 +15,7 @@ from gateway.telemetry.conventions import Conventions
 from gateway.telemetry.family import Family, Form, Histogram, Point
 from gateway.telemetry.spans import OPERATIONS
 from gateway.telemetry.trace import Trace
-from policies.types import Deployment
+from policies.types import Deployment, Operation
 
 LABELS: Final = ("operation", "model", "deployment", "engine", "precision", "outcome")
 MOST_SERIES: Final = 1000
@@ -96,6 +97,7 @@ class Metrics:
         self._calls: Series[_Calls] = Series(_Calls)
         self._rules: Series[_Count] = Series(_Count)
         self._cache: Series[_Count] = Series(_Count)
+        self._refusals: Series[_Count] = Series(_Count)
 
     def ended(self, exchange: Exchange, trace: Trace | None) -> None:
         """Count a request that has ended; ``trace`` is its own where it is kept."""
@@ -107,6 +109,8 @@ class Metrics:
         else:
             model = self._model(exchange)
             labels = (operation, model, "", "", "", exchange.ended)
+        if exchange.ended == "refused" and exchange.error is not None:
+            self.refused(exchange.incoming.operation, exchange.error)
         requests = self._requests.of(labels)
         requests.duration.observe(exchange.ended_at - exchange.arrived_at, trace)
         self._cache.of((model, exchange.cache.decode())).value += 1
@@ -122,6 +126,10 @@ class Metrics:
             outcome = exchange.tries[-1].outcome
             if outcome is not None and (tpot_s := outcome.tpot_s) is not None:
                 requests.tpot.observe(tpot_s, trace)
+
+    def refused(self, operation: Operation, error: ApiError) -> None:
+        """Count a refusal; of a request that was refused before it was read, nothing else is counted."""
+        self._refusals.of((OPERATIONS[operation], str(error.status), error.code or "")).value += 1
 
     def _model(self, exchange: Exchange) -> str:
         name = exchange.facts.model or self._fleet.resolve(exchange.incoming.model)[0]
@@ -195,6 +203,13 @@ class Metrics:
                 "Routing decisions by the rule that decided.",
                 ("reason",),
                 [(key, each.value) for key, each in self._rules],
+            ),
+            _counts(
+                "paceline.request.refusals",
+                "{request}",
+                "Requests that no engine was asked for, those included that were refused before they were read.",
+                ("operation", "status", "reason"),
+                [(key, each.value) for key, each in self._refusals],
             ),
             _counts(
                 "paceline.cache.requests",

@@ -25,8 +25,10 @@ from gateway.telemetry.trace import Trace, parent_of
 logger = logging.getLogger("paceline.telemetry")
 
 if TYPE_CHECKING:
+    from gateway.errors import ApiError
     from gateway.exchange import Exchange
     from gateway.house import House
+    from policies.types import Operation
 
 _MOST_WAITING_WITH_TEXT: Final = 128
 _FRAMING: Final = 16
@@ -100,6 +102,11 @@ class Telemetry:
             self._shipper.offer(Trail(spans, self._content(exchange)))
         if self._metrics is not None:
             self._metrics.ended(exchange, kept)
+
+    def refused(self, operation: Operation, error: ApiError) -> None:
+        """A request was refused before it was read."""
+        if self._metrics is not None:
+            self._metrics.refused(operation, error)
 
     def families(self) -> list[Family]:
         """Return all metrics as they are now; to be called in the event loop."""

@@ -131,12 +131,41 @@ async def test_a_breaker_that_opened_is_seen(scripted: Scripted, gateway: Start)
     assert found["paceline_deployment_up"] == {where: 0}
 
 
+async def test_requests_refused_before_they_are_read_are_counted_by_what_was_wrong_with_them(
+    scripted: Scripted, gateway: Start
+) -> None:
+    running = gateway(engines=[engine_at(scripted(kind="vllm"), "a")], auth=KEYS, server={"max_body_bytes": 2000})
+    bearer, admin = {"authorization": f"Bearer {USER}"}, {"authorization": f"Bearer {ADMIN}"}
+    async with running.client() as client:
+        answers = [
+            await client.post(CHAT, json=chat_body(), headers={"authorization": "Bearer wrong"}),
+            await client.post(CHAT, json=chat_body("long " * 1000), headers=bearer),
+            await client.post(CHAT, content=b"{", headers=bearer),
+            await client.post("/v1/embeddings", content=b"{", headers=bearer),
+            await client.get(CHAT, headers=bearer),
+            await client.post(CHAT, json=chat_body(), headers={**bearer, "x-paceline-stage": "?"}),
+            await client.post(CHAT, json=chat_body(model="nobody"), headers=bearer),
+            await client.post(CHAT, json=chat_body(), headers=bearer),
+        ]
+    assert [each.status_code for each in answers] == [401, 413, 400, 400, 405, 400, 404, 200]
+    found = values(await scrape(running, **admin))["paceline_request_refusals_total"]
+    assert found == {
+        "operation=chat,reason=invalid_api_key,status=401": 1,
+        "operation=chat,reason=body_too_large,status=413": 1,
+        "operation=chat,status=400": 2,
+        "operation=embeddings,status=400": 1,
+        "operation=chat,status=405": 1,
+        "operation=chat,reason=model_not_found,status=404": 1,
+    }
+
+
 async def test_a_thousand_strange_models_and_keys_make_no_new_series(scripted: Scripted, gateway: Start) -> None:
     running = gateway(engines=[engine_at(scripted(kind="vllm"), "a")], auth=KEYS)
     bearer = {"authorization": f"Bearer {USER}"}
     admin = {"authorization": f"Bearer {ADMIN}"}
     first = await post(running, chat_body(), chat_body(model="no such model"), **bearer)
-    assert [each.status_code for each in first] == [200, 404]
+    first += await post(running, chat_body(), authorization="Bearer nobody's")
+    assert [each.status_code for each in first] == [200, 404, 401]
     before = values(await scrape(running, **admin))
     async with running.client() as client:
         for number in range(1000):
@@ -247,7 +276,7 @@ async def test_every_query_of_dashboards_and_alerts_names_metrics_and_labels_tha
     running = measured(
         gateway(engines=[engine_at(scripted(kind="vllm"), "a")], cache={"mode": "all"}, telemetry={"console": True})
     )
-    await post(running, *[chat_body(stream=True)] * 2)
+    await post(running, *[chat_body(stream=True)] * 2, chat_body(model="nobody"))
     labels: dict[str, set[str]] = {}
     for family in plain_text(await scrape(running)):
         for sample in family.samples:
