@@ -18,6 +18,7 @@ from local_engines import (
     MODEL,
     Engine,
     NotMade,
+    builtin_engines,
     is_made,
     llamacpp_engines,
     ollama_engine,
@@ -49,7 +50,10 @@ def main() -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="scripts/demo", description=__doc__, epilog="Example: scripts/demo --keep")
     parser.add_argument("--keep", action="store_true", help="stay up afterwards, and print how to ask it")
-    parser.add_argument("--vllm", action="store_true", help="make vLLM as well (5.8 GB, cached for the next time)")
+    parser.add_argument(
+        "--builtin", action="store_true", help="make the built-in engine's environment (4.9 GB, cached)"
+    )
+    parser.add_argument("--vllm", action="store_true", help="make vLLM as well (5.8 GB, cached likewise)")
     parser.add_argument("--ollama", action="store_true", help="make Ollama as well (some minutes, cached likewise)")
     parser.add_argument(
         "--port", type=int, default=0, help="port of the gateway (default: a free one; 7223 with --keep)"
@@ -92,12 +96,16 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
 def _engines(options: argparse.Namespace, folder: Path) -> list[Engine]:
     """llama.cpp always; the others where they are asked for, or made already."""
     engines = llamacpp_engines()
-    builders: dict[str, Callable[[], Engine]] = {"vllm": vllm_engine, "ollama": lambda: ollama_engine(folder)}
+    builders: dict[str, Callable[[], list[Engine]]] = {
+        "builtin": builtin_engines,
+        "vllm": lambda: [vllm_engine()],
+        "ollama": lambda: [ollama_engine(folder)],
+    }
     for name, build in builders.items():
         if not (getattr(options, name) or is_made(name)):
             continue
         try:
-            engines.append(build())
+            engines += build()
         except (NotMade, LaunchError) as error:
             console.print(f"[yellow]Without {name}:[/] {error}")
     return engines

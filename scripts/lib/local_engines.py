@@ -1,4 +1,4 @@
-"""Real engines on this machine, ready for a configuration: llama.cpp in three precisions, vLLM, Ollama."""
+"""Real engines on this machine, ready for a configuration: llama.cpp, the built-in engine, vLLM, Ollama."""
 
 from __future__ import annotations
 
@@ -34,6 +34,12 @@ class Unavailable(NotMade):
 def llamacpp_engines() -> list[Engine]:
     """Return llama.cpp with the model in int4, int8 and fp16. Raises ``NotMade``."""
     return [_llamacpp(f"llama-{name}", precision) for name, precision in _PRECISIONS.items()]
+
+
+def builtin_engines() -> list[Engine]:
+    """Return the built-in engine with the model in bf16 and int8; its environment made first. Raises ``NotMade``."""
+    python, model = make("builtin"), make("safetensors")
+    return [_builtin(precision, python, model) for precision in ("bf16", "int8")]
 
 
 def vllm_engine() -> Engine:
@@ -112,6 +118,16 @@ def _llamacpp(name: str, precision: str) -> Engine:
     gguf = make("model", "--precision", precision)
     launch = {"engine": "llamacpp", "model": gguf, "context": CONTEXT, "slots": 2}
     return {"name": name, "launch": launch, "models": {Path(gguf).stem: MODEL}}
+
+
+def _builtin(precision: str, python: str, model: str) -> Engine:
+    launch = {"engine": "builtin", "model": model, "python": python, "context": CONTEXT, "slots": 8}
+    return {
+        "name": f"own-{precision}",
+        "launch": launch,
+        "precision": precision,
+        "models": {Path(model).name: MODEL},
+    }
 
 
 async def _fill(spec: LaunchSpec) -> None:
