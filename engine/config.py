@@ -34,7 +34,7 @@ GGUF_DTYPES = {"F32": "float32", "BF16": "bfloat16"}
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """How a file's weights are quantised: ``name`` is the scheme in words ("Q4_1", "int4"), the rest is GPTQ's and AWQ's.
+    """How a file's weights are quantised. ``name`` is the scheme in words ("Q4_1", "int4"); GPTQ and AWQ fill the rest.
 
     ``group_size`` is in input channels, -1 for all of a row. ``zero_offset`` is what GPTQ adds to a stored zero point.
     """
@@ -50,14 +50,15 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """A decoder's shape. ``windows`` has one entry a layer: how many positions it sees, its own included, None for all.
+    """A decoder's shape, ``architecture`` one of ``ARCHITECTURES``.
 
-    ``rope_local`` turns the layers with a window where they differ (Gemma). ``query_scale`` multiplies q·k,
-    ``embedding_scale`` the embeddings, and ``norm_offset`` is added to a norm's weights (Gemma's 1 + w; its GGUF files
-    have it in them). ``context`` is in tokens; ``dtype`` is what 16-bit and 32-bit weights are stored in.
+    ``windows`` has one entry a layer: how many positions it sees, its own included, None for all. ``rope_local`` turns
+    the layers with a window where they differ (Gemma). ``query_scale`` multiplies q·k, ``embedding_scale`` the
+    embeddings, and ``norm_offset`` is added to a norm's weights (Gemma's 1 + w; its GGUF files have it in them).
+    ``context`` is in tokens; ``dtype`` is what 16-bit and 32-bit weights are stored in.
     """
 
-    architecture: Literal["llama", "mistral", "qwen2", "qwen3", "gemma3"]
+    architecture: str
     vocabulary: int
     hidden: int
     layers: int

@@ -66,7 +66,8 @@ def open_gguf(path: Path) -> GGUFFile:
 def _read(path: Path) -> GGUFFile:
     try:
         with path.open("rb") as file:
-            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            # Writable, though nobody writes and the file would not see it: torch takes no buffer that is not.
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
         raise BrokenModel(f"{path}: {error}") from error
     if data[:4] != b"GGUF":
