@@ -1,0 +1,49 @@
+"""The keys and values of all positions, in blocks that sequences own through their tables."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from engine.config import ModelConfig
+from engine.parallel import Group
+
+
+class LayerCache:
+    """One layer's keys and values, each ``[blocks, block_size, kv_heads, head_size]``, seen flat by ``slots``."""
+
+    def __init__(self, blocks: int, block_size: int, heads: int, size: int, dtype: torch.dtype, device: torch.device):
+        # Zeroed by the operating system when a page is first touched: what is not used takes no memory.
+        both = torch.zeros((2, blocks, block_size, heads, size), dtype=dtype, device=device)
+        self.keys, self.values = both[0], both[1]
+        self._slots = both.view(2, blocks * block_size, heads, size)
+
+    def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store ``keys`` and ``values`` [T, kv_heads, head_size] at ``slots`` [T]."""
+        self._slots[0].index_copy_(0, slots, keys.to(self._slots.dtype))
+        self._slots[1].index_copy_(0, slots, values.to(self._slots.dtype))
+
+    def read(self, slots: slice | Tensor, dtype: torch.dtype) -> Tensor:
+        """Keys and values [2, L, kv_heads, head_size] at ``slots``: a view for a slice, else a copy."""
+        found = self._slots[:, slots] if isinstance(slots, slice) else self._slots.index_select(1, slots)
+        return found if found.dtype == dtype else found.to(dtype)
+
+
+class KVCache:
+    """All layers' caches. ``blocks`` of ``block_size`` positions each."""
+
+    def __init__(
+        self, config: ModelConfig, blocks: int, block_size: int, dtype: torch.dtype, device: torch.device, group: Group
+    ):
+        self.blocks = blocks
+        self.block_size = block_size
+        self.dtype = dtype
+        heads = group.share(config.kv_heads, "key/value heads")
+        self.layers = [
+            LayerCache(blocks, block_size, heads, config.head_size, dtype, device) for _ in range(config.layers)
+        ]
+
+
+def position_bytes(config: ModelConfig, dtype: torch.dtype, group: Group) -> int:
+    """Bytes that one position takes in the caches of all layers, on this rank."""
+    return 2 * config.layers * group.share(config.kv_heads, "key/value heads") * config.head_size * dtype.itemsize
