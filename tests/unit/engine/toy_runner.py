@@ -108,10 +108,10 @@ class ToyRunner:
         of = row.sequence
         end = row.start + row.count
         states = self._read(of, end)
-        if not row.samples:
-            return Result(of)
         if POISON in states:
             return Result(of, error=Poisoned("not finite"))
+        if not row.samples:
+            return Result(of)
         if of.pools:
             return Result(of, embedding=tuple(float(state[0]) for state in states))
         chosen: list[int] = []

@@ -1,0 +1,139 @@
+"""Guessing ahead: what is guessed, and that it stops where it does not pay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+from toy_runner import sequence
+
+from engine.request import Plan, Result, Row, Sampling, Sequence
+from engine.scheduler import Outcome
+from engine.speculative import MOST, NgramProposer, Speculator
+
+
+def guess(proposer: NgramProposer, one: Sequence, most: int = 4) -> list[int]:
+    proposer.propose([one], [most])
+    return one.drafts
+
+
+def test_what_followed_when_the_last_tokens_occurred_before_is_guessed() -> None:
+    assert guess(NgramProposer(), sequence(1, [1, 2, 3, 4, 5, 6, 9, 1, 2, 3])) == [4, 5, 6, 9]
+    assert guess(NgramProposer(), sequence(1, [1, 2, 3, 4, 5, 6, 9, 1, 2, 3]), most=2) == [4, 5]
+
+
+def test_nothing_is_guessed_where_nothing_occurred_before() -> None:
+    assert guess(NgramProposer(), sequence(1, [1, 2, 3, 4, 5])) == []
+    assert guess(NgramProposer(), sequence(1, [1])) == []
+
+
+def test_a_longer_run_of_equal_tokens_goes_before_a_later_one() -> None:
+    tokens = [1, 2, 3, 4, 50, 9, 3, 4, 60, 9, 1, 2, 3, 4]
+    assert guess(NgramProposer(), sequence(1, tokens), most=1) == [50]
+
+
+def test_of_two_equal_runs_the_later_goes_first() -> None:
+    assert guess(NgramProposer(), sequence(1, [1, 2, 30, 1, 2, 40, 1, 2]), most=1) == [40]
+
+
+@given(tokens=st.lists(st.integers(0, 2), min_size=1, max_size=40), pieces=st.lists(st.integers(1, 5)))
+def test_a_guess_does_not_depend_on_how_the_tokens_came(tokens: list[int], pieces: list[int]) -> None:
+    grown, proposer = sequence(1, tokens[:1]), NgramProposer()
+    for piece in pieces:
+        guess(proposer, grown)
+        grown.tokens = tokens[: len(grown.tokens) + piece]
+    grown.tokens = list(tokens)
+    guesses = guess(proposer, grown)
+    assert guesses == guess(NgramProposer(), sequence(2, tokens))
+    expected: list[int] = []
+    for size in (4, 3, 2):
+        places = [end for end in range(size, len(tokens)) if tokens[end - size : end] == tokens[-size:]]
+        if places and len(tokens) >= size:
+            expected = tokens[places[-1] : places[-1] + 4]
+            break
+    assert guesses == expected
+
+
+class Eager:
+    """Guesses as many as it may, and remembers for whom it was asked last."""
+
+    def __init__(self) -> None:
+        self.known: set[int] = set()
+
+    def propose(self, sequences: list[Sequence], most: list[int]) -> None:
+        for one, limit in zip(sequences, most, strict=True):
+            self.known.add(one.id)
+            one.drafts = [7] * limit
+
+    def forget(self, one: Sequence) -> None:
+        self.known.discard(one.id)
+
+
+def drafted(acceptance: float, seconds: Callable[[int], float], together: int = 1, steps: int = 600) -> list[int]:
+    """How many drafts each step had, when each is accepted with a probability; a step of n positions takes so long."""
+    random = Random(3)
+    speculator = Speculator(Eager())
+    crowd = [sequence(number, [1], Sampling(max_tokens=10**6)) for number in range(together)]
+    counts = []
+    for _ in range(steps):
+        speculator.propose(crowd)
+        plan = Plan(tuple(Row(one, one.computed, 1 + len(one.drafts), True) for one in crowd))
+        outcomes = []
+        for one in crowd:
+            right = next((k for k in range(len(one.drafts)) if random.random() >= acceptance), len(one.drafts))
+            tokens = (7,) * (right + 1)
+            outcomes.append(Outcome(one, Result(one, tokens), tokens=tokens, drafted=len(one.drafts)))
+        counts.append(plan.tokens - together)
+        for one in crowd:
+            one.drafts = []
+        speculator.learn(plan, outcomes, seconds(plan.tokens))
+    assert speculator.proposed == sum(counts)
+    return counts
+
+
+def flat(positions: int) -> float:
+    return 0.05 + 0.0001 * positions
+
+
+def proportional(positions: int) -> float:
+    return 0.001 + 0.05 * positions
+
+
+def test_guesses_that_come_true_become_more() -> None:
+    assert min(drafted(0.97, flat)[-50:]) == MOST
+
+
+def test_guesses_that_never_come_true_nearly_stop() -> None:
+    counts = drafted(0.0, flat)
+    assert counts[0] > 0
+    assert sum(counts[300:]) < 12
+
+
+def test_guesses_stop_where_each_costs_as_much_as_a_step() -> None:
+    counts = drafted(0.5, proportional, steps=900)
+    assert sum(counts[600:]) < 30
+
+
+def test_guesses_that_pay_alone_do_not_where_a_step_of_many_grows_with_its_size() -> None:
+    def half(positions: int) -> float:
+        return 0.05 + 0.02 * positions
+
+    alone, many = drafted(0.6, half), drafted(0.6, half, together=8)
+    assert sum(alone[300:]) > 2 * sum(many[300:]) / 8
+
+
+def test_it_tries_again_after_a_pause() -> None:
+    counts = drafted(0.0, flat, steps=2000)
+    assert any(counts[1000:])
+
+
+def test_of_one_that_ended_nothing_is_kept() -> None:
+    proposer = Eager()
+    speculator = Speculator(proposer)
+    one = sequence(1, [1])
+    speculator.propose([one])
+    assert proposer.known == {1}
+    speculator.forget(one)
+    assert not proposer.known
