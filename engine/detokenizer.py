@@ -51,7 +51,7 @@ class StopStrings:
             self.stopped = True
             shown, self._held = self._held[: min(found)[1]], ""
             return shown
-        keep = max(self._overlap(stop) for stop in self._stops)
+        keep = max(overlap(self._held, stop) for stop in self._stops)
         shown, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
         return shown
 
@@ -60,7 +60,8 @@ class StopStrings:
         shown, self._held = self._held, ""
         return shown
 
-    def _overlap(self, stop: str) -> int:
-        """How many of the last characters begin this stop string."""
-        longest = min(len(stop) - 1, len(self._held))
-        return next((size for size in range(longest, 0, -1) if self._held.endswith(stop[:size])), 0)
+
+def overlap(text: str, mark: str) -> int:
+    """How many of the text's last characters begin the mark without completing it."""
+    longest = min(len(mark) - 1, len(text))
+    return next((size for size in range(longest, 0, -1) if text.endswith(mark[:size])), 0)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from functools import cached_property
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -153,7 +154,7 @@ class FolderWeights(Weights):
         self._places = {}
         for file in _files(folder):
             try:
-                opened = safe_open(file, framework="pt")
+                opened: Any = safe_open(file, framework="pt")
                 names = list(opened.keys())
             except (SafetensorError, OSError) as error:
                 raise BrokenModel(f"{file} cannot be read: {error}") from error

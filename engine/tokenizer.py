@@ -76,7 +76,7 @@ class Tokenizer:
             raise BrokenModel(f"{file} cannot be read: {error}") from error
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """The text's tokens. ``special`` adds what the model wants around a text (a BOS); chat templates do so themselves.
+        """The text's tokens. ``special`` adds what goes around a text (a BOS); chat templates do so themselves.
 
         Special tokens written out in the text become those tokens either way, as templates need it.
         """
