@@ -15,7 +15,7 @@ from adapters.openai_errors import error_from_event
 from adapters.relay import Relay
 from adapters.response import Response
 from adapters.sse import event_data, split_events
-from adapters.usage import read_timings, read_usage
+from adapters.usage import id_of, read_timings, read_usage
 from policies.types import Operation
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
@@ -168,6 +168,7 @@ class WholeAnswer(EngineAnswer):
         read_usage(said.usage, self.outcome)
         read_timings(said.timings, self.outcome)
         self.outcome.finish_reason = next((c.finish_reason for c in said.choices or () if c.finish_reason), None)
+        self.outcome.response_id = id_of(said.id)
         self.outcome.whole = True
         return _rename(body, bytes(said.model), self._model) if said.model else body
 
@@ -179,6 +180,7 @@ class _Choice(msgspec.Struct):
 class _Whole(msgspec.Struct):
     """What is looked at of one body."""
 
+    id: Any = None
     model: msgspec.Raw = msgspec.Raw()
     error: Any = None
     usage: Any = None

@@ -124,6 +124,8 @@ class Outcome:
     output_tokens: int | None = None
     cached_tokens: int | None = None
     finish_reason: str | None = None
+    response_id: str = ""
+    """What the engine calls its answer: the body's ``id``, "" where it has none."""
     whole: bool = False
     queue_s: float | None = None
     load_s: float | None = None

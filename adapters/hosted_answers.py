@@ -10,7 +10,7 @@ import msgspec
 
 from adapters.base import Answer, Call, Outcome
 from adapters.errors import Broken, EngineError, Interrupted, TimedOut
-from adapters.usage import read_usage
+from adapters.usage import id_of, read_usage
 
 DONE: Final = b"data: [DONE]\n\n"
 _OUTPUT: Final = ("content", "reasoning_content", "tool_calls", "text", "refusal", "audio")
@@ -78,6 +78,7 @@ class HostedStream(Answer):
     def _event(self, fields: dict[str, Any]) -> bytes:
         outcome, usage = self.outcome, fields.pop("usage", None)
         read_usage(usage, outcome)
+        outcome.response_id = outcome.response_id or id_of(fields.get("id"))
         for choice in fields.get("choices") or ():
             said = choice.get("delta") or choice
             if any(said.get(name) for name in _OUTPUT):
@@ -107,6 +108,7 @@ class HostedBody(Answer):
         self.outcome = Outcome(whole=True)
         fields = as_fields(result)
         read_usage(fields.get("usage"), self.outcome)
+        self.outcome.response_id = id_of(fields.get("id"))
         for choice in fields.get("choices") or ():
             self.outcome.finish_reason = choice.get("finish_reason")
         self._body: bytes | None = msgspec.json.encode({**fields, "model": call.model})

@@ -21,7 +21,7 @@ from adapters.base import Outcome
 from adapters.errors import Broken, EngineError, Interrupted
 from adapters.openai_errors import error_from_event
 from adapters.sse import EventSplitter, event_data, event_field, split_events
-from adapters.usage import read_progress, read_timings, read_usage
+from adapters.usage import id_of, read_progress, read_timings, read_usage
 
 DONE: Final = b"data: [DONE]\n\n"
 
@@ -185,6 +185,8 @@ class Relay:
             raise self._fail("it sent an event that is not a JSON object") from None
         if chunk.get("error"):
             raise self._failed(error_from_event(chunk["error"], secret=self._secret))
+        if not self._outcome.response_id:
+            self._outcome.response_id = id_of(chunk.get("id"))
         output = _OUTPUT.search(event) is not None
         if "prompt_progress" in chunk and not output:
             read_progress(chunk["prompt_progress"], self._outcome)

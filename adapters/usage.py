@@ -6,6 +6,8 @@ from typing import Any, Final
 
 from adapters.base import Outcome
 
+_LONGEST_ID = 200
+
 _TIMES_MS: Final = {
     "prompt_ms": "prefill_s",
     "predicted_ms": "decode_s",
@@ -51,6 +53,11 @@ def read_progress(progress: Any, outcome: Outcome) -> None:
         done, all_ = _count(progress.get("processed")), _count(progress.get("total"))
         if done is not None and all_ is not None:
             outcome.prefill_done, outcome.prefill_all = done, all_
+
+
+def id_of(value: object) -> str:
+    """Return what an answer calls itself in its field ``id``, "" where that is no name."""
+    return value if isinstance(value, str) and len(value) <= _LONGEST_ID else ""
 
 
 def _count(value: object) -> int | None:

@@ -9,6 +9,7 @@ class Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Who answers, and in which form. ``model`` is the name that stands in the pieces.
 
     ``streamed``: the pieces are server-sent events, with the usage and ``[DONE]``; otherwise they are one JSON body.
+    ``leader`` is the ``traceparent`` of the request that made the call, "" where nobody traces it.
     """
 
     model: str
@@ -16,6 +17,7 @@ class Head(msgspec.Struct, array_like=True, frozen=True, gc=False):
     engine: str
     precision: str
     streamed: bool
+    leader: str = ""
 
 
 encode_head = msgspec.msgpack.Encoder().encode

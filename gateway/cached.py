@@ -175,6 +175,8 @@ def _introduce(exchange: Exchange, flight: Flight) -> Head:
     if exchange.deployment is None and exchange.kept is None:
         reason = (b"x-paceline-reason", header_text(COALESCED))
         exchange.kept = Kept((*who(head.deployment, head.engine, head.precision), reason))
+        if head.leader:  # it may run in another gateway
+            exchange.leader = Trace.named(head.leader) or exchange.leader
     return head
 
 

@@ -157,6 +157,7 @@ class Call:
             await flight.add(b"".join(body))
 
     def _head(self, *, streamed: bool) -> Head:
-        incoming, deployment = self._exchange.incoming, self._exchange.deployment
+        incoming, deployment, trace = self._exchange.incoming, self._exchange.deployment, self._exchange.trace
         assert deployment is not None
-        return Head(incoming.model, deployment.id, deployment.engine, deployment.precision, streamed)
+        leader = "" if trace is None else trace.traceparent
+        return Head(incoming.model, deployment.id, deployment.engine, deployment.precision, streamed, leader)

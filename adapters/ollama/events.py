@@ -21,7 +21,8 @@ class ChatEvents:
     """The events of one chat answer."""
 
     def __init__(self, call: Call) -> None:
-        self._head = _head(call, "chatcmpl", "chat.completion.chunk")
+        self.id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._head = _head(call, self.id, "chat.completion.chunk")
         self._role = b'"role":"assistant",'
         self._calls = 0
 
@@ -67,7 +68,8 @@ class CompletionEvents:
     """The events of one answer to /v1/completions."""
 
     def __init__(self, call: Call) -> None:
-        self._head = _head(call, "cmpl", "text_completion")
+        self.id = f"cmpl-{uuid.uuid4().hex}"
+        self._head = _head(call, self.id, "text_completion")
         self._offset = 0
 
     def text(self, content: bytes, _thinking: bytes, logprobs: list[Logprob] | None) -> bytes:
@@ -109,8 +111,8 @@ def events_for(call: Call) -> ChatEvents | CompletionEvents:
     return CompletionEvents(call) if call.operation is Operation.COMPLETION else ChatEvents(call)
 
 
-def _head(call: Call, prefix: str, kind: str) -> bytes:
-    fields = {"id": f"{prefix}-{uuid.uuid4().hex}", "object": kind, "created": int(time.time()), "model": call.model}
+def _head(call: Call, id_: str, kind: str) -> bytes:
+    fields = {"id": id_, "object": kind, "created": int(time.time()), "model": call.model}
     return b"data: " + _encode(fields)[:-1] + b',"choices":'
 
 

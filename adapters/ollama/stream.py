@@ -35,6 +35,7 @@ class OllamaStream(EngineAnswer):
         self._silence_s = endpoint.silence_timeout_s
         self._turn = turn
         self._events = events_for(call)
+        self.outcome.response_id = self._events.id
         self._wants_usage = call.include_usage or not call.stream
         self._now = asyncio.get_running_loop().time
         self._rest = b""

@@ -191,6 +191,8 @@ class Spans:
         if outcome.first_token_at is not None:
             span.events.append(Event("first token", self._at(outcome.first_token_at)))
             attributes["gen_ai.response.time_to_first_chunk"] = round(outcome.first_token_at - attempt.started_at, 6)
+        if outcome.response_id:
+            attributes["gen_ai.response.id"] = outcome.response_id
         attributes["gen_ai.response.model"] = attempt.candidate.deployment.engine_model
         if outcome.finish_reason:
             attributes["gen_ai.response.finish_reasons"] = (outcome.finish_reason,)

@@ -18,9 +18,11 @@ _random: Final = random.Random()
 def parent_of(headers: Mapping[bytes, bytes]) -> tuple[str, str, bool] | None:
     """Return trace id, span id and whether it is sampled, from a ``traceparent``; ``None`` without a valid one."""
     value = headers.get(b"traceparent")
-    if value is None:
-        return None
-    match = _TRACEPARENT.fullmatch(value.strip())
+    return None if value is None else _read(value)
+
+
+def _read(traceparent: bytes) -> tuple[str, str, bool] | None:
+    match = _TRACEPARENT.fullmatch(traceparent.strip())
     if match is None:
         return None
     version, trace, span, flags, more = match.groups()
@@ -62,8 +64,21 @@ class Trace:
         id_ = _random.getrandbits(128) or 1
         return cls(f"{id_:032x}", new_span_id(), "", sampled=id_ & _LOW_64 < below)
 
+    @classmethod
+    def named(cls, traceparent: str) -> Trace | None:
+        """Return the place that a ``traceparent`` names; ``None`` for one that names none."""
+        read = _read(traceparent.encode())
+        return None if read is None else cls(read[0], read[1], "", sampled=read[2])
+
+    @property
+    def traceparent(self) -> str:
+        """What names this place to others."""
+        return self._traceparent(self.span_id)
+
     def call(self, headers: tuple[tuple[str, str], ...]) -> tuple[str, tuple[tuple[str, str], ...]]:
         """Return a new span's id for one call to an engine, and ``headers`` with the ``traceparent`` that names it."""
         span_id = new_span_id()
-        flags = "01" if self.sampled else "00"
-        return span_id, (*headers, ("traceparent", f"00-{self.trace_id}-{span_id}-{flags}"))
+        return span_id, (*headers, ("traceparent", self._traceparent(span_id)))
+
+    def _traceparent(self, span_id: str) -> str:
+        return f"00-{self.trace_id}-{span_id}-{'01' if self.sampled else '00'}"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import valkeys
 from engines.scripted import ScriptedEngine
 from engines.scripts import chat, status
 from engines.signals import Gate
@@ -97,6 +98,7 @@ async def test_a_streamed_request_that_was_retried_is_one_whole_trace(
         "gen_ai.request.top_p": 0.9,
         "gen_ai.request.seed": 7,
         "gen_ai.request.stop_sequences": ["END"],
+        "gen_ai.response.id": json.loads(answer.text.split("\n")[0].removeprefix("data: "))["id"],
         "gen_ai.response.model": "engine-model",
         "gen_ai.response.finish_reasons": ["stop"],
         "gen_ai.response.time_to_first_chunk": told["gen_ai.response.time_to_first_chunk"],
@@ -129,6 +131,51 @@ async def test_who_shares_a_call_is_linked_to_the_request_that_made_it(
     assert second[0].links == [(first[0].trace_id, first[0].span_id)]
     assert "chat m" in by_name(first)
     assert "chat m" not in by_name(second)
+
+
+@pytest.mark.parametrize("kind", ["vllm", "llamacpp", "ollama"])
+async def test_a_call_is_known_by_the_id_that_its_answer_has(
+    scripted: Scripted, gateway: Start, collector: HttpCollector, kind: str
+) -> None:
+    running = gateway(engines=[engine_at(scripted(kind=kind), "a")], telemetry={"endpoint": collector.url})
+    answer = await post(running, chat_body())
+    call = by_name(collector.trace(answer.headers["x-request-id"]))["chat m"]
+    assert call.attributes["gen_ai.response.id"] == answer.json()["id"] != ""
+
+
+@pytest.mark.parametrize("streams", [True, False])
+async def test_who_shares_the_call_of_another_gateway_is_linked_to_the_request_that_made_it(
+    scripted: Scripted, gateway: Start, collector: HttpCollector, valkey: Callable[..., valkeys.Valkey], streams: bool
+) -> None:
+    engine, gate = scripted(kind="vllm"), Gate()
+    engine.always(chat(["a", "b"], gate=gate))
+    cache = {"mode": "all", "url": valkey().url, "memory": 0, "lookup_ms": 2000}
+    one, two = (
+        gateway(engines=[engine_at(engine, "a")], cache=cache, telemetry={"endpoint": collector.url}) for _ in range(2)
+    )
+    await asyncio.to_thread(wait_until, lambda: all(is_reached(each) for each in (one, two)))
+    body = chat_body(stream=True)
+    async with one.client() as first, two.client() as second:
+        leading = asyncio.create_task(first.post(CHAT, json=body))
+        await engine.received(0)
+        gate.release(2)  # the head, and a first token
+        following = asyncio.create_task(second.post(CHAT, json={**body, "stream": streams}))
+        await asyncio.to_thread(wait_until, lambda: two.call(lambda: len(two.house.running)) == 1)
+        joining = asyncio.create_task(second.post(CHAT, json=body))
+        await asyncio.to_thread(wait_until, lambda: shared_calls(two) >= 1)
+        gate.open()
+        answers = [await leading, await following, await joining]
+    assert [each.headers["x-paceline-cache"] for each in answers] == ["miss", "coalesced", "coalesced"]
+    assert len(engine.requests) == 1
+    leader, *others = (collector.trace(each.headers["x-request-id"]) for each in answers)
+    assert [each[0].links for each in others] == [[(leader[0].trace_id, leader[0].span_id)]] * 2
+
+
+def is_reached(running: Gateway) -> bool:
+    caching = running.house.caching
+    assert caching is not None
+    assert caching.stores.remote is not None
+    return bool(running.call(lambda: caching.stores.remote.available))
 
 
 def shared_calls(running: Gateway) -> float:
