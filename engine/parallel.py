@@ -58,7 +58,7 @@ class Group:
 
 
 def join(rank: int, size: int, address: str, timeout_s: float = 600.0) -> Group:
-    """Meet the other ranks at ``address`` (``tcp://host:port``); waits for them at most ``timeout_s``.
+    """Meet the other ranks at ``address`` (``tcp://host:port`` or ``file://path``), within ``timeout_s``.
 
     NCCL where there are GPUs (one a rank), gloo elsewhere.
     """

@@ -44,7 +44,7 @@ class Pending:
 
 
 class Runner:
-    """A model with its cache and sampler. On a CPU ``start`` does the model's work, on a GPU it only begins it."""
+    """A model with its cache and sampler. It follows plans one at a time."""
 
     def __init__(
         self, model: Model, cache: KVCache, sampler: Sampler, device: torch.device, group: Group | None = None
@@ -56,8 +56,16 @@ class Runner:
         """Of sequences that pool, by id: positions read so far, and the sum of their hidden states [hidden]."""
 
     def start(self, plan: Plan) -> Pending:
-        """Begin a step. Raises ``OutOfMemory`` when it does not fit: it can be planned again, smaller."""
+        """Begin a step; raises ``OutOfMemory`` when it does not fit, as its ``result`` may: it can be planned smaller.
+
+        On a CPU nothing runs beside the caller, so its work is done in ``result``.
+        """
         self._group.lead(plan)
+        if self.device.type == "cpu":
+            return Pending(lambda: self._begin(plan)())
+        return Pending(self._begin(plan))
+
+    def _begin(self, plan: Plan) -> Callable[[], list[Result]]:
         with torch.inference_mode(), _memory(plan):
             batch, hidden = self._hidden(plan)
             choices = self._choose(plan, batch, hidden)
@@ -78,7 +86,7 @@ class Runner:
                 for row in plan.rows
             ]
 
-        return Pending(finish)
+        return finish
 
     def follow(self) -> None:
         """Run the steps that rank 0 leads, until it ends."""

@@ -1,0 +1,70 @@
+"""A step brings each request what is its own, and an accident meets only those concerned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from engine.batch import Batch
+from engine.errors import OutOfMemory, Poisoned
+from engine.kv_cache import KVCache
+from engine.request import Plan
+from tests.engine.driving import generate, own_blocks, row, runner, sequence, step
+
+PROMPT = [7, 80, 300, 12, 44, 201, 9, 150, 33, 71, 5, 6, 410, 31, 99, 250, 77, 21, 8, 64]
+
+
+@pytest.mark.parametrize("most", [1000, 6], ids=["whole", "chunks"])
+def test_an_embedding_is_the_mean_of_the_hidden_states(tiny: Callable[[str], Path], most: int) -> None:
+    text, answer = sequence(0, PROMPT), sequence(1, PROMPT[:5])
+    text.pools = True
+    own_blocks([text, answer], 20)
+    engine = runner(tiny("llama"))
+    while not (found := step(engine, [text, answer], most)[0].embedding):
+        pass
+    model = transformers.AutoModel.from_pretrained(tiny("llama")).eval()
+    with torch.inference_mode():
+        mean = model(torch.tensor([PROMPT])).last_hidden_state[0].mean(0)
+    torch.testing.assert_close(torch.tensor(found), mean, rtol=1e-3, atol=1e-4)
+
+
+def test_a_request_whose_numbers_are_no_numbers_fails_alone(tiny: Callable[[str], Path]) -> None:
+    engine = runner(tiny("llama"))
+    good = sequence(0, PROMPT)
+    own_blocks([good], 10)
+    expected = generate(engine, [good], 10)
+    engine.model._embedding[500] = float("nan")  # type: ignore[attr-defined]
+    good, bad, text = sequence(0, PROMPT), sequence(1, [3, 500, 4]), sequence(2, [500, 3])
+    text.pools = True
+    own_blocks([good, bad, text], 10)
+    results = engine.start(Plan(tuple(row(each, 100) for each in (good, bad, text)))).result()
+    assert isinstance(results[1].error, Poisoned)
+    assert isinstance(results[2].error, Poisoned)
+    good.tokens += results[0].tokens
+    good.computed = len(PROMPT)
+    assert generate(engine, [good], 10) == expected
+
+
+def test_memory_that_is_full_is_said_with_the_rows_concerned(tiny: Callable[[str], Path]) -> None:
+    engine = runner(tiny("llama"))
+
+    def full(batch: Batch, cache: KVCache) -> torch.Tensor:
+        return torch.empty(1 << 60)
+
+    engine.model.__class__ = type("Full", (), {"__call__": lambda self, batch, cache: full(batch, cache)})
+    one = sequence(41, PROMPT)
+    own_blocks([one], 1)
+    with pytest.raises(OutOfMemory, match="20 of sequence 41"):
+        engine.start(Plan((row(one, 100),))).result()
+
+
+def test_only_what_reaches_the_end_of_its_prompt_gets_a_token(tiny: Callable[[str], Path]) -> None:
+    long, short = sequence(0, PROMPT), sequence(1, PROMPT[:3])
+    own_blocks([long, short], 10)
+    results = step(runner(tiny("llama")), [long, short], 8)
+    assert results[0].tokens == ()
+    assert len(results[1].tokens) == 1
