@@ -148,9 +148,13 @@ def test_what_is_configured_is_on_its_command_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("with_torch")
-def test_its_threads_do_not_hold_cores_that_others_need(tmp_path: Path) -> None:
-    spin = {shares: command(LaunchSpec("a", "builtin", str(tmp_path), shares_cores=shares), 1).env for shares in (0, 1)}
-    assert spin == {0: launch.ALONE_SPIN, 1: launch.SHARED_SPIN}
+def test_its_threads_do_not_hold_cores_that_others_need_but_on_a_gpu_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = LaunchSpec("a", "builtin", str(tmp_path), env={"MINE": "1"})
+    assert command(spec, 1).env == {**launch.BUILTIN_SPIN, "MINE": "1"}
+    monkeypatch.setattr(launch, "has_gpu", lambda: True)
+    assert command(spec, 1).env == {"MINE": "1"}
 
 
 def test_without_torch_the_command_that_installs_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
