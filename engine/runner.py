@@ -74,6 +74,9 @@ class Runner:
                 for row, span in zip(plan.rows, batch.spans, strict=True)
                 if row.sequence.pools
             }
+            # A prompt that is read in part: others may take over what it computed, so it has to be sound. A position
+            # has read all before it, so the last one's hidden state tells of all.
+            ends = hidden.index_select(0, batch.starts[1:] - 1).sum(1, dtype=torch.float32).isfinite()
 
         def finish() -> list[Result]:
             chosen = iter(choices.results() if choices else ())
@@ -82,8 +85,8 @@ class Runner:
                 if row.sequence.pools
                 else next(chosen)
                 if row.samples
-                else Result(row.sequence)
-                for row in plan.rows
+                else Result(row.sequence, error=None if sound else _poisoned())
+                for row, sound in zip(plan.rows, ends.tolist(), strict=True)
             ]
 
         return finish
@@ -132,7 +135,7 @@ class Runner:
         def mean() -> Result:
             values = tuple((total / end).tolist())
             if not all(value - value == 0 for value in values):  # neither infinite nor no number
-                return Result(sequence, error=Poisoned("the model's numbers are no longer finite for this request"))
+                return Result(sequence, error=_poisoned())
             return Result(sequence, embedding=values)
 
         return mean
@@ -154,3 +157,7 @@ def _memory(plan: Plan) -> Iterator[None]:
 def _full(plan: Plan) -> OutOfMemory:
     rows = ", ".join(f"{row.count} of sequence {row.sequence.id}" for row in plan.rows)
     return OutOfMemory(f"no memory for a step of {plan.tokens} positions: {rows}")
+
+
+def _poisoned() -> Poisoned:
+    return Poisoned("the model's numbers are no longer finite for this request")

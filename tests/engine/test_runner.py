@@ -49,6 +49,17 @@ def test_a_request_whose_numbers_are_no_numbers_fails_alone(tiny: Callable[[str]
     assert generate(engine, [good], 10) == expected
 
 
+def test_numbers_that_are_no_numbers_are_noticed_before_a_prompt_is_read_whole(tiny: Callable[[str], Path]) -> None:
+    engine = runner(tiny("mistral"))
+    engine.model._embedding[500] = float("nan")  # type: ignore[attr-defined]
+    bad, good = sequence(1, [3, 500, *PROMPT]), sequence(2, PROMPT)
+    own_blocks([bad, good], 10)
+    most = len(PROMPT) - 1
+    bad_result, good_result = engine.start(Plan((row(bad, most), row(good, most)))).result()
+    assert isinstance(bad_result.error, Poisoned)
+    assert good_result.error is None
+
+
 def test_memory_that_is_full_is_said_with_the_rows_concerned(tiny: Callable[[str], Path]) -> None:
     engine = runner(tiny("llama"))
 
