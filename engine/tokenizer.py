@@ -10,7 +10,7 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from engine.errors import BrokenModel, UnsupportedModel
+from engine.errors import BrokenModel, ModelError, UnsupportedModel
 from engine.gguf_file import GGUFFile, open_gguf
 
 # Tokens that are marked as special and yet say something to a reader of the answer: where reasoning and calls begin.
@@ -57,23 +57,23 @@ class Tokenizer:
         decoder = core.decoder
         self._by_bytes = decoder is not None and decoder.decode(["Ġa"]) == " a"
         self.strips = decoder is not None and not self._by_bytes and decoder.decode(["▁a"]) == "a"
-        self._added = core.get_added_tokens_decoder()
-        self.special = frozenset(number for number, token in self._added.items() if token.special)
-        self.hidden = frozenset(number for number in self.special if self._added[number].content not in MARKS)
+        special = {number: token.content for number, token in core.get_added_tokens_decoder().items() if token.special}
+        self.special = frozenset(special)
+        self.hidden = frozenset(number for number, text in special.items() if text not in MARKS)
         self._bytes: dict[int, bytes] = {}
 
     @classmethod
     def open(cls, path: Path) -> Tokenizer:
         """Of a folder or a GGUF file; raises ``BrokenModel`` or ``UnsupportedModel`` naming what is wrong."""
-        if path.is_file():
-            return cls(_from_gguf(open_gguf(path)))
-        file = path / "tokenizer.json"
+        file = path if path.is_file() else path / "tokenizer.json"
         if not file.is_file():
             raise BrokenModel(f"{path} has no tokenizer.json")
         try:
-            return cls(tokenizers.Tokenizer.from_file(str(file)))
-        except Exception as error:  # the library raises nothing narrower for a file that it cannot read
-            raise BrokenModel(f"{file} cannot be read: {error}") from error
+            return cls(_from_gguf(open_gguf(path)) if file == path else tokenizers.Tokenizer.from_file(str(file)))
+        except ModelError:
+            raise
+        except Exception as error:  # the library raises nothing narrower for what it cannot make a tokenizer of
+            raise BrokenModel(f"{file}: the tokenizer cannot be read: {error}") from error
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """The text's tokens. ``special`` adds what goes around a text (a BOS); chat templates do so themselves.
@@ -113,7 +113,7 @@ class Tokenizer:
             # An added token may hold characters that stand for no byte; then it stands for itself.
             places = [_BYTES.get(character) for character in token]
             return bytes(place for place in places if place is not None) if None not in places else token.encode()
-        if number in self._added:
+        if number in self.special:
             return token.encode()
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
             return bytes.fromhex(token[3:5])
@@ -131,19 +131,12 @@ _BYTES = _byte_alphabet()
 
 
 def _from_gguf(file: GGUFFile) -> tokenizers.Tokenizer:
-    kind, tokens = file.get("tokenizer.ggml.model"), file.get("tokenizer.ggml.tokens")
-    if not tokens:
-        raise BrokenModel(f"{file.path} has no tokenizer")
-    try:
-        if kind == "gpt2":
-            core = _byte_level(file, tokens)
-        elif kind == "llama":
-            core = _sentence_piece(file, tokens)
-        else:
-            raise UnsupportedModel(f"{file.path}: a tokenizer of kind {kind!r} is not supported; gpt2 and llama are")
-        _add(core, file, tokens)
-    except (LookupError, TypeError, ValueError) as error:
-        raise BrokenModel(f"{file.path}: the tokenizer's metadata are damaged: {error}") from error
+    kind, tokens = file.get("tokenizer.ggml.model"), file.get("tokenizer.ggml.tokens", [])
+    makers = {"gpt2": _byte_level, "llama": _sentence_piece}
+    if kind not in makers:
+        raise UnsupportedModel(f"{file.path}: a tokenizer of kind {kind!r} is not supported; {', '.join(makers)} are")
+    core = makers[kind](file, tokens)
+    _add(core, file, tokens)
     return core
 
 
@@ -194,7 +187,7 @@ def _sentence_piece(file: GGUFFile, tokens: list[str]) -> tokenizers.Tokenizer:
 def _add(core: tokenizers.Tokenizer, file: GGUFFile, tokens: list[str]) -> None:
     """Special and user-defined tokens, and what goes around a text."""
     types = file.get("tokenizer.ggml.token_type", [])
-    known = [(token, types[number]) for number, token in enumerate(tokens) if types[number:]]
+    known = list(zip(tokens, types, strict=False))
     core.add_tokens([AddedToken(token, normalized=False) for token, kind in known if kind == USER_DEFINED])
     core.add_special_tokens(
         [AddedToken(token, normalized=False) for token, kind in known if kind in (UNKNOWN, CONTROL)]

@@ -1,0 +1,173 @@
+"""Messages become a prompt through the model's own template, and neither they nor it can reach out of the sandbox."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.dialogue import Dialogue, forced_schema
+from engine.errors import BrokenModel, InvalidRequest
+from tests.unit.engine.ggufs import LLAMA, bpe, write
+
+CHATML = (
+    "{%- if tools %}tools: {{ tools | tojson }}\n{% endif -%}"
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}"
+    "{% for call in m.tool_calls or [] %}{{ call.function.arguments.city }}{% endfor %}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+USER = {"role": "user", "content": "hi"}
+TOOL = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}},
+}
+
+
+def render(template: str, messages: list[dict[str, Any]] | None = None, **more: Any) -> str:
+    return Dialogue(template, {"eos_token": "</s>"}).render([USER] if messages is None else messages, **more)
+
+
+def test_a_prompt_is_what_the_template_writes() -> None:
+    assert render(CHATML) == "<|user|>hi</s><|assistant|>"
+    assert render(CHATML, add_generation_prompt=False) == "<|user|>hi</s>"
+    assert render("{{ enable_thinking }}", enable_thinking=False) == "False"
+    assert "tools: [{" in render(CHATML, tools=[TOOL])
+
+
+def test_parts_of_text_are_joined_and_other_parts_are_refused_by_place() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+    assert render(CHATML, [{"role": "user", "content": parts}]) == "<|user|>ab</s><|assistant|>"
+    image = [{"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}]
+    with pytest.raises(InvalidRequest) as refused:
+        render(CHATML, [USER, {"role": "user", "content": image}])
+    assert refused.value.field == "messages[1].content"
+
+
+def test_calls_reach_the_template_as_objects_and_broken_ones_are_refused_by_place() -> None:
+    def asked(arguments: object) -> list[dict[str, Any]]:
+        call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}
+        return [{"role": "assistant", "content": None, "tool_calls": [call]}]
+
+    assert render(CHATML, asked('{"city": "Bern"}')) == render(CHATML, asked({"city": "Bern"}))
+    assert "Bern" in render(CHATML, asked('{"city": "Bern"}'))
+    with pytest.raises(InvalidRequest) as refused:
+        render(CHATML, asked("{broken"))
+    assert refused.value.field == "messages[0].tool_calls"
+
+
+def test_a_template_that_knows_no_tools_is_told_of_them_in_the_system_message() -> None:
+    template = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    call = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
+    messages: list[dict[str, Any]] = [
+        {"role": "system", "content": "Be brief."},
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "sunny"},
+        {"role": "tool", "tool_call_id": "2", "name": "clock", "content": "noon"},
+    ]
+    prompt = render(template, messages, tools=[TOOL])
+    assert prompt.startswith("[system]Be brief.\n\n")
+    assert json.dumps(TOOL["function"]) in prompt
+    assert '[assistant]{"name": "weather", "arguments": {"city": "Bern"}}' in prompt
+    assert prompt.endswith("[user]Result of the function: sunny\nResult of clock: noon")
+
+
+def test_what_a_template_refuses_or_cannot_do_is_the_requests_fault() -> None:
+    for template in (
+        "{{ raise_exception('roles must alternate') }}",
+        "{{ messages[7].content }}",
+        "{{ messages + 1 }}",
+        "{{ 1 / 0 }}",
+        "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+    ):
+        with pytest.raises(InvalidRequest) as refused:
+            render(template)
+        assert refused.value.field == "messages"
+    with pytest.raises(InvalidRequest, match="alternate"):
+        render("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        Dialogue(None, {}).render([USER])
+    with pytest.raises(BrokenModel, match="chat template"):
+        Dialogue("{% if %}", {})
+
+
+def test_the_variables_of_a_request_cannot_take_the_messages_place() -> None:
+    with pytest.raises(InvalidRequest):
+        render(CHATML, documents=[], add_generation_prompt=True)
+    with pytest.raises(InvalidRequest):
+        Dialogue(CHATML, {"messages": "x"}).render([USER])
+
+
+def test_a_prompt_is_text_and_never_a_template() -> None:
+    hostile = "{{ 7 * 7 }}{% include '/etc/passwd' %}{{ cycler.__init__.__globals__ }}"
+    assert render(CHATML, [{"role": "user", "content": hostile}]) == f"<|user|>{hostile}</s><|assistant|>"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{{ ''.__class__.__mro__ }}",
+        "{{ messages.__class__.__base__.__subclasses__() }}",
+        "{{ cycler.__init__.__globals__.os.popen('id').read() }}",
+        "{{ lipsum.__globals__['os'].popen('id').read() }}",
+        "{{ raise_exception.__globals__ }}",
+        "{{ strftime_now.__globals__ }}",
+        "{{ (messages | attr('__class__')) }}x{{ messages['__class__'].__mro__ }}",
+        "{{ '{0.__class__.__mro__}'.format(messages) }}",
+        "{{ '{0.__globals__}' | format(lipsum) }}{{ '%s'.__mod__ }}",
+        "{% set f = '{0.__class__.__init__.__globals__}'.format %}{{ namespace() | tojson(default=f) }}",
+        "{% set n = namespace() %}{% set n.__html__ = '{0.__class__}'.format %}{{ n | escape }}",
+        "{{ namespace(__html__=1) }}",
+        "{% include '/etc/passwd' %}",
+        "{% import '/etc/passwd' as x %}{{ x }}",
+        "{% extends '/etc/passwd' %}",
+        "{{ self.__init__.__globals__ }}{{ self._TemplateReference__context.environment }}",
+        "{{ dict.mro() }}",
+        "{{ messages.append(1) }}",
+        "{{ open('/etc/passwd').read() }}",
+        "{{ range(10 ** 9) | list }}",
+    ],
+)
+def test_a_hostile_template_reads_no_file_runs_no_code_and_changes_nothing(template: str) -> None:
+    messages = [dict(USER)]
+    try:
+        written = render(template, messages)
+    except InvalidRequest:
+        written = ""
+    assert not any(sign in written for sign in ("<class", "root:", "uid=", "<module", "__builtins__"))
+    assert messages == [USER]
+
+
+def test_templates_and_their_tokens_are_found_in_a_folder(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "eos_token": {"content": "</s>"},
+        "bos_token": None,
+        "chat_template": "{{ eos_token }}1",
+    }
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(settings))
+    assert Dialogue.open(tmp_path).render([USER]) == "</s>1"
+    two = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | length }}"}]
+    file.write_text(json.dumps({**settings, "chat_template": two}))
+    assert Dialogue.open(tmp_path).render([USER]) == "plain"
+    assert Dialogue.open(tmp_path).render([USER], tools=[TOOL]) == "1"
+    (tmp_path / "chat_template.jinja").write_text("{{ eos_token }}2")
+    assert Dialogue.open(tmp_path).render([USER]) == "</s>2"
+
+
+def test_a_template_and_its_tokens_are_found_in_a_gguf_file(tmp_path: Path) -> None:
+    values = LLAMA | bpe(["a", "<s>", "</s>"], [], [], "smollm", bos_token_id=1, eos_token_id=2, chat_template="x")
+    values["tokenizer.chat_template"] = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
+    assert Dialogue.open(write(tmp_path / "m.gguf", values)).render([USER]) == "<s>hi</s>"
+
+
+def test_the_schema_of_a_forced_call_allows_the_named_tool_alone() -> None:
+    other = {"type": "function", "function": {"name": "clock"}}
+    assert len(forced_schema([TOOL, other])["anyOf"]) == 2
+    schema = forced_schema([TOOL, other], "weather")
+    assert schema["properties"]["name"] == {"const": "weather"}
+    assert schema["properties"]["arguments"] == TOOL["function"]["parameters"]
+    with pytest.raises(InvalidRequest, match="radio"):
+        forced_schema([TOOL], "radio")
