@@ -95,7 +95,7 @@ class BlockManager:
         limit = sequence.prompt_length + sequence.sampling.max_tokens
         for _ in range(fresh):
             after = sequence.blocks[-1] if sequence.blocks else None
-            block = self._take(after, self.covering(limit) - len(sequence.blocks))
+            block = self._take(after, max(self.covering(limit) - len(sequence.blocks), 1))
             self._refer(block)
             sequence.blocks.append(block)
         return True
@@ -188,25 +188,26 @@ class BlockManager:
             self._kept[block] = None
 
     def _take(self, after: int | None, room: int) -> int:
-        # A sequence whose blocks lie one behind the other is read without a copy on a CPU: so the next block is best,
-        # and one that begins does so where others leave it `room`.
         if not self._unused_count:
             block = next(iter(self._kept))
             self._forget(block)
             return block
+        # A sequence whose blocks lie one behind the other is read without a copy on a CPU. So the next block is best,
+        # and one that begins does so where it has room.
         if after is not None and after + 1 < self.blocks and self._unused[after + 1]:
             block = after + 1
         else:
-            gap = b"\x01" * max(room, 1)
-            block = self._unused.find(gap, self._cursor)
-            if block < 0:
-                block = self._unused.find(gap)
-            if block < 0:
-                block = self._unused.find(1)
-            self._cursor = block + len(gap)
+            while (block := self._gap(room)) < 0:
+                room //= 2
+            self._cursor = block + room
         self._unused[block] = 0
         self._unused_count -= 1
         return block
+
+    def _gap(self, room: int) -> int:
+        gap = b"\x01" * room
+        block = self._unused.find(gap, self._cursor)
+        return block if block >= 0 else self._unused.find(gap)
 
     def _forget(self, block: int) -> None:
         digest = self._digests[block]
