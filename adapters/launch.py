@@ -152,11 +152,11 @@ def _builtin(spec: LaunchSpec, port: int) -> Command:
     start += ["--host", LOOPBACK, "--port", str(port)]
     on_cpu = not has_gpu()
     for option, value in (
-        ("--name", spec.alias),
+        ("--served-name", spec.alias),
         ("--precision", spec.precision),
         ("--context", spec.context),
-        ("--slots", spec.slots),
-        ("--batch", spec.batch),
+        ("--max-sequences", spec.slots),
+        ("--token-budget", spec.batch),
         ("--threads", spec.threads or (_fewer_cores() if on_cpu else None)),
     ):
         if value:

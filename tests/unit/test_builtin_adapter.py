@@ -68,7 +68,7 @@ async def test_a_precision_is_what_it_says_or_unknown(
 
 async def test_one_that_still_loads_is_loading_and_not_down(builtin: Subject) -> None:
     assert builtin.scripted is not None
-    error = {"error": {"message": "loading the model: 40 %", "type": "unavailable_error", "code": 503}}
+    error = {"error": {"message": "loading the model: 40 %", "type": "unavailable_error", "code": "loading"}}
     builtin.scripted.routes["GET /ready"] = scripts.status(503, error)
     with pytest.raises(Loading, match="40 %"):
         await builtin.adapter.describe()
@@ -138,10 +138,10 @@ def test_what_is_configured_is_on_its_command_line(tmp_path: Path) -> None:
         "--model": str(tmp_path),
         "--host": "127.0.0.1",
         "--port": "18080",
-        "--name": "small",
+        "--served-name": "small",
         "--precision": "int8",
         "--context": "2048",
-        "--slots": "3",
+        "--max-sequences": "3",
         "--threads": "2",
     }
     assert (made.url, made.health_path) == ("http://127.0.0.1:18080", "/ready")
