@@ -165,14 +165,22 @@ class Contention:
         return [Situation(share, (self._in_batch(active[0]), *active[1:])) for share, active in found]
 
     def effects(
-        self, own: Beside, later: float, beside: Beside, queue_s: float, prefill_s: float, decode_s: float
+        self,
+        own: Beside,
+        later: float,
+        beside: Beside,
+        queue_s: float,
+        prefill_s: float,
+        decode_s: float,
+        joins_s: float = 0.0,
     ) -> tuple[float, float, float]:
         """Return the seconds that a request loses to its neighbours until its first token, those that it loses in all,
         and those that its neighbours lose to it, together.
 
         ``own`` are the requests in the same engine once there is a slot, ``later`` all of them: those that prefill then
         will decode. ``queue_s`` of work ahead in the same engine is slowed by other engines as decoding is. Neighbours
-        in other engines are taken to be slowed as this one would be in their place.
+        in other engines are taken to be slowed as this one would be in their place. ``joins_s`` is what the decodes in
+        the same engine cost at least, until the first token: a request that joins their batch waits for a step.
         """
         first = total = cost = 0.0
         laws = self._laws
@@ -181,6 +189,8 @@ class Contention:
             first, total, cost = _side(
                 laws[0], decoding, self._in_batch(later), owed_decode_s, 0.0, prefill_s, decode_s
             )
+            if first < joins_s:
+                first, total = joins_s, total + joins_s - first
         if prefilling:
             before, lost, others = _side(laws[1], prefilling, prefilling, owed_prefill_s, 0.0, prefill_s, decode_s)
             first, total, cost = first + before, total + lost, cost + others

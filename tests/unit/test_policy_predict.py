@@ -76,6 +76,19 @@ def test_with_one_slot_a_request_waits_for_all_that_those_ahead_owe() -> None:
     assert estimate.decode_s == pytest.approx(1.0)
 
 
+def test_who_joins_a_batch_waits_for_its_step_whatever_the_prompt() -> None:
+    step_s = 0.02 * (1.0 + 3 * 0.3)
+    short = RequestFacts("smollm2", prompt_tokens=25, expected_output=51)
+    for ask in (ASK, short):
+        alone = predict(ask=ask)
+        joined = predict(busy(3, decode=300), ask=ask)
+        assert joined.queue_s == 0.0
+        assert joined.ttft_s - alone.ttft_s == pytest.approx(0.8 * step_s)
+        assert joined.total_s - alone.total_s > 0.8 * step_s
+    measured = PairSample("same", "decoding", prefill_factor=1.5, decode_factor=1.3)
+    assert predict(busy(3, decode=300), pairs=(measured,)).ttft_s > predict(busy(3, decode=300)).ttft_s
+
+
 def test_while_a_slot_is_free_nobody_waits() -> None:
     assert predict(busy(3, decode=300), slots=4).queue_s == 0.0
     first = predict(busy(4, decode=400), slots=4).queue_s
