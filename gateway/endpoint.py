@@ -17,7 +17,7 @@ from gateway.exchange import Exchange, Wishes
 from gateway.incoming import read_request
 from gateway.pipeline import serve
 from gateway.refusal import stopping
-from gateway.requests.outside import read_stages
+from gateway.requests.outside import BAGGAGE_PREFIX, read_baggage, read_stages
 from policies.types import Objective, Operation
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _TRACE_CONTEXT = (b"tracestate", b"baggage")
 _PASSED_ON = (b"traceparent", *_TRACE_CONTEXT)
+_STAGE_IN_BAGGAGE = BAGGAGE_PREFIX.encode()
 _MAX_ID = 128
 _ID_PREFIX = secrets.token_hex(8)
 """One draw a process: asking the system for randomness costs more than routing does."""
@@ -213,13 +214,16 @@ def _deadline_s(headers: Mapping[bytes, bytes]) -> float | None:
 
 
 def _outside(headers: Mapping[bytes, bytes]) -> tuple[tuple[str, float], ...]:
-    """The stages before the request that the client names."""
-    if b"x-paceline-stage" not in headers:
-        return ()
-    try:
-        return read_stages(_text(headers, b"x-paceline-stage"))
-    except ValueError as error:
-        raise ApiError(400, f"x-paceline-stage {error}", param="x-paceline-stage") from None
+    """The stages before the request that the client names, in its own header before its trace's baggage."""
+    stages: tuple[tuple[str, float], ...] = ()
+    if b"x-paceline-stage" in headers:
+        try:
+            stages = read_stages(_text(headers, b"x-paceline-stage"))
+        except ValueError as error:
+            raise ApiError(400, f"x-paceline-stage {error}", param="x-paceline-stage") from None
+    if _STAGE_IN_BAGGAGE in headers.get(b"baggage", b""):
+        stages = read_baggage(_text(headers, b"baggage"), stages)
+    return stages
 
 
 def _terms(headers: Mapping[bytes, bytes]) -> Terms:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.requests.outside import BAGGAGE_PREFIX, MOST_STAGES
 from policies.types import Objective, Operation
 
 PATHS = {
@@ -72,6 +73,28 @@ _PARAMETERS = [
         "schema": {"type": "integer", "minimum": 1},
         "description": "Milliseconds within which the whole answer is wanted. When no deployment is predicted to "
         "manage that, the answer is a 503 at once, with the best estimate and `Retry-After`.",
+    },
+    {
+        "name": "x-paceline-stage",
+        "in": "header",
+        "schema": {"type": "string"},
+        "example": "retrieval=0.8, rerank=0.1",
+        "description": f"What was done before this request, NAME=SECONDS, {MOST_STAGES} stages at most: `paceline why` "
+        "shows them as time outside of the model.",
+    },
+    {
+        "name": "baggage",
+        "in": "header",
+        "schema": {"type": "string"},
+        "example": f"{BAGGAGE_PREFIX}retrieval=0.8",
+        "description": f"W3C baggage, passed on to the engine; `{BAGGAGE_PREFIX}NAME=SECONDS` in it is a stage as in "
+        "`x-paceline-stage`, which comes first where both name one.",
+    },
+    {
+        "name": "traceparent",
+        "in": "header",
+        "schema": {"type": "string"},
+        "description": "W3C trace context: the request is a part of this trace.",
     },
 ]
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from adapters.hardware import hardware_facts
+from gateway.requests.beside import Stay, beside
 from gateway.requests.note import Note, TryNote
 from gateway.requests.stages import stages_of
 from policies.diagnosis.case import Alone, Case, Ended, Expected, Resources, Try
@@ -37,9 +38,13 @@ def case_of(
     at: float,
     alone: Alone | None,
     resources: Resources | None,
+    stays: Sequence[Stay] = (),
     neighbours: Mapping[str, float] | None = None,
 ) -> Case:
-    """Return the case of a request that arrived ``at`` seconds since the epoch; ``neighbours`` of one that runs."""
+    """Return the case of a request that arrived ``at`` seconds since the epoch; ``neighbours`` of one that runs.
+
+    ``stays`` are those of others that may have been beside it.
+    """
     last = note.tries[-1] if note.tries else None
     if neighbours is None:
         neighbours = last.lease.neighbours if last is not None else {}
@@ -83,6 +88,7 @@ def case_of(
         read_tokens=None if outcome is None else outcome.prefill_done,
         silent_s=_silent_s(note, last),
         neighbours={name: round(number, 3) for name, number in neighbours.items()},
+        beside=beside(note, stays) if any(neighbours.values()) else (),
         outside=note.outside,
         resources=resources,
     )

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from adapters.hardware import hardware_facts
 from cache.tasks import end
+from gateway.requests.beside import Stay, Stays
 from gateway.requests.cases import alone, case_of
 from gateway.requests.machine import Machine
 from gateway.requests.note import LONGEST_TEXT, Note, note
@@ -35,7 +36,7 @@ WRITE_EVERY_S = 0.5
 _AT_ONCE = 200
 """Requests that are prepared before others get a turn."""
 T = TypeVar("T")
-Prepared = tuple[Note, float, Alone | None, Resources | None]
+Prepared = tuple[Note, float, Alone | None, Resources | None, list[Stay]]
 
 
 class RequestLog:
@@ -60,6 +61,7 @@ class RequestLog:
         self._queue: deque[Note] = deque(maxlen=settings.keep)
         self._refused: deque[Case] = deque(maxlen=most_refused(settings.keep))
         """Apart from the others, so that a flood of them pushes none of those out."""
+        self._stays = Stays()
         self._come = asyncio.Event()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="requests")
         self._store: RequestStore | None = None
@@ -71,6 +73,7 @@ class RequestLog:
     def ended(self, exchange: Exchange) -> None:
         """Note a request."""
         self._queue.append(note(exchange))
+        self._stays.ended(exchange)
         self._come.set()
 
     def refused(self, request_id: str, operation: Operation, arrived_at: float, error: ApiError) -> None:
@@ -115,7 +118,7 @@ class RequestLog:
         """Return a request that runs, or the newest one of that id that is kept. Raises ``StoreError``."""
         exchange = next((each for each in self._running.values() if each.request_id == request_id), None)
         if exchange is not None:
-            return self._live(exchange)
+            return self._live(exchange, self._stays.all(self._running.values()))
         await self.flush()
         store = self._opened()
         return await self._run(lambda: store.find(request_id))
@@ -143,7 +146,7 @@ class RequestLog:
                         logger.warning("requests cannot be kept: %s", error)
                     self._failed = True
 
-    def _live(self, exchange: Exchange) -> Case:
+    def _live(self, exchange: Exchange, stays: Sequence[Stay] = ()) -> Case:
         now = asyncio.get_running_loop().time()
         noted = note(exchange, now)
         neighbours: dict[str, float] = {}
@@ -151,7 +154,8 @@ class RequestLog:
             others = self._fleet.inflight_on(noted.tries[-1].candidate.deployment) - 1
             neighbours["same_decoding"] = float(max(0, others))
         at = time.time() - (now - noted.arrived_at)
-        return case_of(noted, at, None, self.resources.between(noted.arrived_at, now), neighbours)
+        seen = self.resources.between(noted.arrived_at, now)
+        return case_of(noted, at, None, seen, stays, neighbours)
 
     async def _write_on(self) -> None:
         while True:
@@ -166,10 +170,11 @@ class RequestLog:
         epoch = time.time() - now
         prepared: list[Prepared | Case] = list(self._refused)
         self._refused.clear()
+        stays = self._stays.all(self._running.values()) if self._queue else []
         while self._queue and len(prepared) < _AT_ONCE:
             each = self._queue.popleft()
             seen = self.resources.between(each.arrived_at, each.ended_at)
-            prepared.append((each, epoch + each.arrived_at, alone(predictor, each, now), seen))
+            prepared.append((each, epoch + each.arrived_at, alone(predictor, each, now), seen, stays))
         return prepared
 
     def _opened(self) -> RequestStore:

@@ -86,6 +86,8 @@ class Spans:
             "paceline.cache.result": exchange.cache.decode(),
             "paceline.trace.kept": self._kept,
         }
+        if exchange.wishes.outside:
+            span.attributes["paceline.stage.outside_ms"] = _ms(sum(spent_s for _, spent_s in exchange.wishes.outside))
         if exchange.read_s >= _SHORTEST_WAIT_S:
             span.attributes["paceline.stage.read_ms"] = _ms(exchange.read_s)
         if exchange.client_s >= _SHORTEST_WAIT_S:

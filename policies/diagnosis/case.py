@@ -125,6 +125,19 @@ class Resources:
 
 
 @value
+class Neighbour:
+    """A deployment on the same hardware that answered others while this request was in its engine.
+
+    ``others`` is their mean number over that time, ``later`` of them those that were sent there after this one: no
+    prediction could count them.
+    """
+
+    deployment: str
+    others: float
+    later: float
+
+
+@value
 class Case:
     """One request. ``at`` is when it arrived, seconds since the epoch; counts of tokens are the engine's own."""
 
@@ -170,6 +183,8 @@ class Case:
     """Since the engine's last sign: from its last token, or from when it was asked, to the end."""
     neighbours: Mapping[str, float] = field(default_factory=dict)
     """Mean numbers of others beside it (``Observation.neighbours``)."""
+    beside: tuple[Neighbour, ...] = ()
+    """Who they were, the one with the most of them first, as far as this gateway sent them there."""
     outside: tuple[tuple[str, float], ...] = ()
     """Stages before it that its caller names, with their seconds."""
     resources: Resources | None = None

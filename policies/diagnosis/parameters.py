@@ -5,10 +5,11 @@ from __future__ import annotations
 from policies.diagnosis.case import Case, Expected
 from policies.diagnosis.lengths import excess_of_lengths, prompt_shares
 from policies.diagnosis.verdict import Cause, Evidence, Finding
-from policies.diagnosis.words import count, seconds
+from policies.diagnosis.words import count, listed, seconds
 
 _NOTABLE = 0.25
 """So many more neighbours than were predicted, in the mean, are worth naming."""
+_MOST_NAMED = 4
 _KINDS = ("same_decoding", "same_prefilling", "other_decoding", "other_prefilling")
 
 
@@ -20,8 +21,9 @@ def in_the_parameters(case: Case, expected: Expected, rest_s: float) -> list[Fin
     if prefill_s * lost > 0.0:
         found.append(_prefix(case, expected, prefill_s * lost))
     beside = sum(case.neighbours.get(kind, 0.0) for kind in _KINDS)
-    if rest_s > 0.0 and beside - expected.company >= _NOTABLE:
-        found.append(_neighbours(case, expected, rest_s, beside))
+    later = sum(each.later for each in case.beside)
+    if rest_s > 0.0 and max(beside - expected.company, min(beside, later)) >= _NOTABLE:
+        found.append(_neighbours(case, expected, rest_s, beside, later))
     return found
 
 
@@ -36,12 +38,13 @@ def _prefix(case: Case, expected: Expected, explained_s: float) -> Finding:
     return Finding(5, Cause.PREFIX_LOST, explained_s, says, advice, evidence)
 
 
-def _neighbours(case: Case, expected: Expected, rest_s: float, beside: float) -> Finding:
+def _neighbours(case: Case, expected: Expected, rest_s: float, beside: float, later: float) -> Finding:
     other = sum(case.neighbours.get(kind, 0.0) for kind in _KINDS[2:])
     where = "in other engines on the same hardware" if 2 * other > beside else "in the same engine"
+    who = listed(f"{each.deployment} with {each.others:.1f}" for each in case.beside[:_MOST_NAMED])
     says = (
-        f"{beside:.1f} others ran beside it in the mean, mostly {where}, where {expected.company:.1f} were expected: "
-        f"{seconds(rest_s)} more for the same tokens"
+        f"{beside:.1f} others ran beside it in the mean, mostly {where}{f' ({who})' if who else ''}, "
+        f"{_what_was_known(expected, later)}: {seconds(rest_s)} more for the same tokens"
     )
     names = {kind: kind.replace("same_", "same engine, ").replace("other_", "other engines, ") for kind in _KINDS}
     evidence = (
@@ -51,11 +54,18 @@ def _neighbours(case: Case, expected: Expected, rest_s: float, beside: float) ->
             for kind in _KINDS
             if case.neighbours.get(kind, 0.0) >= 0.05
         ),
+        *(Evidence(f"beside it: {each.deployment}", round(each.others, 2)) for each in case.beside[:_MOST_NAMED]),
+        *((Evidence("sent after it", round(later, 2)),) if later >= 0.05 else ()),
     )
     advice = (
         "Send fewer requests at once (limits.per_key), use objective `throughput`, or put engines on hardware apart."
     )
     return Finding(5, Cause.NEIGHBOURS, rest_s, says, advice, evidence)
+
+
+def _what_was_known(expected: Expected, later: float) -> str:
+    usual = f"where {expected.company:.1f} were expected"
+    return usual if later < _NOTABLE else f"{later:.1f} of them sent after it, {usual}"
 
 
 def in_the_engine(case: Case, expected: Expected, rest_s: float) -> list[Finding]:

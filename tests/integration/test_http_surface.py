@@ -456,6 +456,8 @@ def test_the_page_for_people_needs_no_foreign_network(client: httpx.Client) -> N
 def test_the_openapi_description_has_every_path_and_holds_together(client: httpx.Client) -> None:
     described = client.get("/openapi.json").json()
     assert described["openapi"].startswith("3.")
+    headers = {each["name"] for each in described["paths"]["/v1/chat/completions"]["post"]["parameters"]}
+    assert headers >= {"x-paceline-stage", "baggage"}
     assert described["info"]["title"] == "Paceline"
     assert {
         CHAT_PATH,

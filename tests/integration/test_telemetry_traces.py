@@ -23,6 +23,8 @@ from gateway.telemetry import shipper
 
 pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="NO OPENTELEMETRY: install paceline[telemetry]")
 from collectors import FrozenCollector, GrpcCollector, HttpCollector, Span
+from opentelemetry.baggage import set_baggage
+from opentelemetry.baggage.propagation import W3CBaggagePropagator
 
 Scripted = Callable[..., ScriptedEngine]
 Start = Callable[..., Gateway]
@@ -131,6 +133,27 @@ async def test_who_shares_a_call_is_linked_to_the_request_that_made_it(
     assert second[0].links == [(first[0].trace_id, first[0].span_id)]
     assert "chat m" in by_name(first)
     assert "chat m" not in by_name(second)
+
+
+async def test_stages_that_the_callers_own_trace_carries_are_outside_of_the_model(
+    scripted: Scripted, gateway: Start, collector: HttpCollector
+) -> None:
+    engine = scripted(kind="vllm")
+    running = gateway(engines=[engine_at(engine, "a")], telemetry={"endpoint": collector.url})
+    context = set_baggage("paceline.stage.retrieval", "0.8", set_baggage("tenant", "acme"))
+    carried: dict[str, str] = {}
+    W3CBaggagePropagator().inject(carried, context)
+    answer = await post(running, chat_body(), **carried, **{"x-paceline-stage": "rerank=0.1"})
+    id_ = answer.headers["x-request-id"]
+    async with running.client() as client:
+        told = (await client.get(f"/admin/requests/{id_}")).json()
+    assert [(row["stage"], row["took_s"]) for row in told["waterfall"] if row["outside"]] == [
+        ("rerank", 0.1),
+        ("retrieval", 0.8),
+    ]
+    assert told["why"]["cause"] == "outside"
+    assert engine.requests[0].headers["baggage"] == carried["baggage"]
+    assert collector.trace(id_)[0].attributes["paceline.stage.outside_ms"] == 900
 
 
 @pytest.mark.parametrize("kind", ["vllm", "llamacpp", "ollama"])

@@ -193,6 +193,34 @@ async def test_an_engine_that_is_slower_than_it_was_measured(scripted: Scripted,
     assert [each["step"] for each in told["why"]["looked"]] == [1, 2, 3, 4, 5, 6]
 
 
+async def test_a_neighbour_that_comes_after_it_is_named(scripted: Scripted, gateway: Start) -> None:
+    one, other = idle(scripted(kind="vllm")), idle(scripted(kind="vllm"))
+    running = gateway(engines=[engine_at(one, "a"), engine_at(other, "b")], requests={"resources": False})
+    measure(running)
+    for deployment in running.house.fleet.deployments:  # company is usual there, though no prediction counts it
+        profile = running.house.fleet.learned.predictor.profile(deployment.fingerprint)
+        assert profile is not None
+        profile.company = 3.0
+    first, second = Gate(), Gate()
+    one.always(chat(["x"] * 3, gate=first))
+    other.always(chat(["x"] * 3, gate=second))
+    async with running.client() as client:
+        slow = asyncio.create_task(ask(client, "slowed", headers={"x-paceline-deployment": "a"}))
+        await one.received(0)
+        late = asyncio.create_task(ask(client, "late", headers={"x-paceline-deployment": "b"}))
+        await other.received(0)
+        await asyncio.sleep(HELD_S)
+        first.open()
+        await slow
+        told = await why(client, "slowed")
+        second.open()
+        await late
+    assert named(told) == ("slow", 5, "neighbours")
+    assert "b with 1.0" in told["why"]["text"]
+    assert seen(told, "beside it: b") == pytest.approx(1.0, abs=0.3)
+    assert [each["deployment"] for each in told["beside"]] == ["b"]
+
+
 async def test_a_client_that_reads_slowly(scripted: Scripted, gateway: Start) -> None:
     running, engine = started(gateway, scripted)
     engine.always(held(size=8 << 20))

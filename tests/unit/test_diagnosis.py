@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policies.diagnosis.case import Alone, Case, Ended, Expected, Resources, Stages, Try
+from policies.diagnosis.case import Alone, Case, Ended, Expected, Neighbour, Resources, Stages, Try
 from policies.diagnosis.diagnose import diagnose
 from policies.diagnosis.verdict import HEADLINES, STEPS, Cause, Symptom
 
@@ -124,6 +124,18 @@ def test_others_beside_it_explain_it_unless_they_were_predicted() -> None:
     assert diagnose(case(slower(decode_s=9.0), neighbours=beside)).cause is Cause.NEIGHBOURS
     known = replace(EXPECTED, company=2.0)
     assert diagnose(case(slower(decode_s=9.0), neighbours=beside, expected=known)).cause is Cause.ENGINE_SLOW
+
+
+def test_others_that_were_sent_there_later_explain_it_by_name_also_where_company_is_usual() -> None:
+    later = (Neighbour("b", 1.5, 1.5), Neighbour("c", 0.5, 0.0))
+    crowded = replace(EXPECTED, company=2.0)
+    told = diagnose(case(slower(decode_s=9.0), neighbours={"other_decoding": 2.0}, beside=later, expected=crowded))
+    assert (told.step, told.cause) == (5, Cause.NEIGHBOURS)
+    assert "b with 1.5 and c with 0.5" in told.text
+    assert "1.5 of them sent after it" in told.text
+    earlier = tuple(replace(each, later=0.0) for each in later)
+    known = diagnose(case(slower(decode_s=9.0), neighbours={"other_decoding": 2.0}, beside=earlier, expected=crowded))
+    assert known.cause is Cause.ENGINE_SLOW
 
 
 def test_a_prompt_that_is_no_longer_held_is_no_longer_prompt() -> None:

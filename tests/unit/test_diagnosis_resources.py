@@ -9,7 +9,7 @@ import pytest
 
 import adapters.gpus
 from gateway.requests.machine import Machine
-from gateway.requests.outside import read_stages
+from gateway.requests.outside import MOST_STAGES, read_baggage, read_stages
 from gateway.requests.resources import KEPT, ResourceWatch, worst
 from policies.diagnosis.case import Resources
 
@@ -87,3 +87,12 @@ def test_stages_outside_are_names_and_seconds() -> None:
     assert read_stages("retrieval=0.8, rerank = 12") == (("retrieval", 0.8), ("rerank", 12.0))
     with pytest.raises(ValueError, match="NAME=SECONDS"):
         read_stages("retrieval=0.8,,")
+
+
+def test_stages_in_baggage_are_those_of_our_name_and_what_others_put_there_is_left_alone() -> None:
+    theirs = "tenant=acme,paceline.stage.bad=soon, paceline.stage.=1,paceline.stage.late=1e9,%zz=;,"
+    ours = "paceline.stage.retrieval=0.8;unit=s , paceline.stage.rerank = %30.1"
+    assert read_baggage(theirs) == ()
+    assert read_baggage(theirs + ours) == (("retrieval", 0.8), ("rerank", 0.1))
+    assert read_baggage(ours, (("rerank", 2.0),)) == (("rerank", 2.0), ("retrieval", 0.8))
+    assert len(read_baggage(",".join(f"paceline.stage.s{n}=1" for n in range(99)))) == MOST_STAGES
