@@ -188,12 +188,14 @@ class BlockManager:
             self._kept[block] = None
 
     def _take(self, after: int | None, room: int) -> int:
-        if not self._unused_count:
-            block = next(iter(self._kept))
-            self._forget(block)
-            return block
         # A sequence whose blocks lie one behind the other is read without a copy on a CPU. So the next block is best,
-        # and one that begins does so where it has room.
+        # and one that begins does so where it has room; for that, a few more of the oldest are given up.
+        if after is None:
+            few = min(room // 2, len(self._kept) // 16)
+            for _ in range(4):
+                self._give_up(few if self._gap(room) < 0 else 0)
+        if not self._unused_count:
+            self._give_up(1)
         if after is not None and after + 1 < self.blocks and self._unused[after + 1]:
             block = after + 1
         else:
@@ -203,6 +205,13 @@ class BlockManager:
         self._unused[block] = 0
         self._unused_count -= 1
         return block
+
+    def _give_up(self, count: int) -> None:
+        for _ in range(count):
+            block, _ = self._kept.popitem(last=False)
+            self._forget(block)
+            self._unused[block] = 1
+            self._unused_count += 1
 
     def _gap(self, room: int) -> int:
         gap = b"\x01" * room

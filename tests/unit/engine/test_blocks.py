@@ -124,6 +124,20 @@ def test_a_sequence_grows_without_a_gap_beside_another_that_grows() -> None:
         assert of.blocks == list(range(of.blocks[0], of.blocks[0] + 13))
 
 
+def test_sequences_lie_without_gaps_also_when_every_block_is_kept() -> None:
+    blocks = BlockManager(400, 4)
+    whole = 0
+    for number in range(200):
+        of = begun(blocks, number, [number] * 40, sampling=Sampling(max_tokens=20))
+        assert blocks.extend(of, 50)
+        whole += of.blocks == list(range(of.blocks[0], of.blocks[0] + 13))
+        compute(blocks, of)
+        blocks.release(of)
+        blocks.check([])
+    assert blocks.free == 400
+    assert whole > 150
+
+
 def test_no_blocks_are_refused() -> None:
     with pytest.raises(ValueError, match="hold nothing"):
         BlockManager(0, 4)
