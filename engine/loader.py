@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,9 @@ from safetensors import SafetensorError, safe_open
 
 from engine.config import ModelConfig, Quantization, read_json
 from engine.errors import BrokenModel, UnsupportedModel
-from engine.gguf_file import GGUFFile, open_gguf
+from engine.gguf_file import GGUFFile, TensorPlace, open_gguf
 
 Progress = Callable[[int, int], None]
-PACKED = ("qweight", "qzeros", "scales", "g_idx")
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -50,88 +49,56 @@ def shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return wanted
 
 
-class Weights(ABC):
-    """What both kinds of files have in common. Nothing is read into memory but what ``get`` returns."""
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor as it lies in a file: by the header, but for what ``read`` returns."""
 
-    def __init__(self, config: ModelConfig, progress: Progress | None) -> None:
+    shape: tuple[int, ...]
+    scheme: str
+    nbytes: int
+    read: Callable[[], torch.Tensor]
+
+
+class Weights:
+    """A model's tensors by name; of a linear packed by GPTQ or AWQ its qweight, qzeros, scales and g_idx.
+
+    Nothing is in memory but what ``get`` returns.
+    """
+
+    def __init__(self, tensors: dict[str, Stored], progress: Progress | None = None) -> None:
+        self._tensors = tensors
         self._progress = progress
+        self._total = sum(tensor.nbytes for tensor in tensors.values())
         self._done = 0
-        self.config = config
 
-    @abstractmethod
     def names(self) -> list[str]:
-        """All tensors that the model has; of a linear packed by GPTQ or AWQ its qweight, qzeros, scales and g_idx."""
-
-    @abstractmethod
-    def scheme(self, name: str) -> str:
-        """How a tensor is stored: "F32", "BF16", "I32", "Q4_1" …"""
-
-    @abstractmethod
-    def shape(self, name: str) -> tuple[int, ...]:
-        """A tensor's shape, by the file's header."""
-
-    @abstractmethod
-    def stored(self, name: str) -> int:
-        """A tensor's bytes in the file."""
-
-    @abstractmethod
-    def _read(self, name: str) -> torch.Tensor:
-        """The tensor itself."""
+        """All tensors that the files have for this model."""
+        return list(self._tensors)
 
     def nbytes(self) -> int:
         """All tensors' bytes in the files."""
         return self._total
 
-    @cached_property
-    def _total(self) -> int:
-        return sum(map(self.stored, self.names()))
+    def scheme(self, name: str) -> str:
+        """How a tensor is stored: "F32", "BF16", "I32", "Q4_1" …"""
+        return self._tensors[name].scheme
 
     def get(self, name: str) -> torch.Tensor:
         """One tensor in the dtype that it is stored in; quantised GGUF tensors as fp32.
 
         It may lie in the mapped file, so it is not to be written to. Raises ``BrokenModel`` when it is not finite.
         """
-        tensor = self._read(name)
+        stored = self._tensors[name]
+        tensor = stored.read()
         # A sum is finite only if all of its terms are, and takes a fraction of the time and no memory.
         if tensor.is_floating_point() and not torch.isfinite(tensor.sum(dtype=torch.float32)):
             wrong = int((~torch.isfinite(tensor)).sum())
             if wrong:
                 raise BrokenModel(f"{name} holds {wrong} values that are not finite")
-        self._done += self.stored(name)
+        self._done += stored.nbytes
         if self._progress:
             self._progress(self._done, self._total)
         return tensor
-
-    def check(self, where: Path) -> None:
-        """Raises ``BrokenModel`` naming the tensors that are missing or of the wrong shape, by the headers alone."""
-        present = set(self.names())
-        missing, wrong = [], []
-        for name, wanted in shapes(self.config).items():
-            packed = f"{name.removesuffix('weight')}qweight"
-            if name in present:
-                if self.shape(name) != wanted:
-                    wrong.append(f"{name} is {list(self.shape(name))} and not {list(wanted)}")
-            elif packed not in present or self.config.quantization is None:
-                missing.append(name)
-            else:
-                wrong += self._packed_wrong(packed, wanted, self.config.quantization)
-        if missing:
-            raise BrokenModel(f"{where} lacks {len(missing)} tensors: {', '.join(missing[:5])}")
-        if wrong:
-            raise BrokenModel(f"{where} does not fit its configuration: {'; '.join(wrong[:5])}")
-
-    def _packed_wrong(self, name: str, wanted: tuple[int, ...], scheme: Quantization) -> Iterator[str]:
-        rows, columns = wanted
-        per = 32 // scheme.bits
-        groups = -(-columns // scheme.group_size) if scheme.group_size > 0 else 1
-        packed = (columns // per, rows) if scheme.method == "gptq" else (columns, rows // per)
-        present = self.names()
-        for part, shape in (("qweight", packed), ("scales", (groups, rows)), ("qzeros", (groups, rows // per))):
-            whole = name.replace("qweight", part)
-            if whole not in present:
-                yield f"{whole} is missing"
-            elif self.shape(whole) != shape:
-                yield f"{whole} is {list(self.shape(whole))} and not {list(shape)}"
 
 
 def open_weights(path: Path, config: ModelConfig, progress: Progress | None = None) -> Weights:
@@ -139,49 +106,51 @@ def open_weights(path: Path, config: ModelConfig, progress: Progress | None = No
 
     Raises ``BrokenModel`` naming what is missing or of the wrong shape, ``UnsupportedModel`` for files of other kinds.
     """
-    weights = (
-        GGUFWeights(open_gguf(path), config, progress) if path.is_file() else FolderWeights(path, config, progress)
-    )
-    weights.check(path)
-    return weights
+    tensors = _in_gguf(open_gguf(path), config) if path.is_file() else _in_folder(path)
+    missing, wrong = [], []
+    for name, shape in shapes(config).items():
+        parts = {name: shape}
+        if config.quantization is not None and name not in tensors and name.replace(".weight", ".qweight") in tensors:
+            parts = _packed(name, shape, config.quantization)
+        missing += [part for part in parts if part not in tensors]
+        wrong += [
+            f"{part} is {list(tensors[part].shape)} and not {list(wanted)}"
+            for part, wanted in parts.items()
+            if part in tensors and tensors[part].shape != wanted
+        ]
+    if missing:
+        raise BrokenModel(f"{path} lacks {len(missing)} tensors: {', '.join(missing[:5])}")
+    if wrong:
+        raise BrokenModel(f"{path} does not fit its configuration: {'; '.join(wrong[:5])}")
+    if config.tied_embeddings:
+        tensors.pop("lm_head.weight", None)
+    return Weights(tensors, progress)
 
 
-class FolderWeights(Weights):
-    """The safetensors files of a Hugging Face folder."""
+def _packed(name: str, shape: tuple[int, ...], scheme: Quantization) -> dict[str, tuple[int, ...]]:
+    """The tensors that GPTQ or AWQ make of a linear [rows, columns]."""
+    rows, columns = shape
+    per = 32 // scheme.bits
+    groups = -(-columns // scheme.group_size) if scheme.group_size > 0 else 1
+    packed = (columns // per, rows) if scheme.method == "gptq" else (columns, rows // per)
+    parts = {"qweight": packed, "scales": (groups, rows), "qzeros": (groups, rows // per)}
+    return {name.replace(".weight", f".{part}"): wanted for part, wanted in parts.items()}
 
-    def __init__(self, folder: Path, config: ModelConfig, progress: Progress | None) -> None:
-        super().__init__(config, progress)
-        self._places = {}
-        for file in _files(folder):
-            try:
-                opened: Any = safe_open(file, framework="pt")
-                names = list(opened.keys())
-            except (SafetensorError, OSError) as error:
-                raise BrokenModel(f"{file} cannot be read: {error}") from error
-            for stored in names:
+
+def _in_folder(folder: Path) -> dict[str, Stored]:
+    tensors = {}
+    for file in _files(folder):
+        try:
+            opened: Any = safe_open(file, framework="pt")
+            for stored in opened.keys():  # noqa: SIM118 - it is no dict
                 if name := _canonical(stored):
-                    self._places[name] = (opened, stored)
-        self._names = [name for name in self._places if name != "lm_head.weight" or not config.tied_embeddings]
-
-    def names(self) -> list[str]:
-        return self._names
-
-    def scheme(self, name: str) -> str:
-        opened, stored = self._places[name]
-        return str(opened.get_slice(stored).get_dtype())
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        opened, stored = self._places[name]
-        return tuple(opened.get_slice(stored).get_shape())
-
-    def stored(self, name: str) -> int:
-        bits = int(re.sub(r"\D.*", "", self.scheme(name).lstrip("BFIU")) or 8)
-        return prod(self.shape(name)) * bits // 8
-
-    def _read(self, name: str) -> torch.Tensor:
-        opened, stored = self._places[name]
-        tensor: torch.Tensor = opened.get_tensor(stored)
-        return tensor
+                    part = opened.get_slice(stored)
+                    shape, kind = tuple(part.get_shape()), part.get_dtype()
+                    nbytes = prod(shape) * (int(re.sub(r"\D+", "", kind)) if kind[0] in "FIU" else 16) // 8
+                    tensors[name] = Stored(shape, kind, nbytes, partial(opened.get_tensor, stored))
+        except (SafetensorError, OSError) as error:
+            raise BrokenModel(f"{file} cannot be read: {error}") from error
+    return tensors
 
 
 def _files(folder: Path) -> list[Path]:
@@ -227,49 +196,37 @@ _GEMMA_NORMS = {
 _WHOLE = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
 
 
-class GGUFWeights(Weights):
-    """A GGUF file's tensors. Llama's queries and keys are put back into the order that Hugging Face's rope wants."""
-
-    def __init__(self, file: GGUFFile, config: ModelConfig, progress: Progress | None) -> None:
-        super().__init__(config, progress)
-        parts = _PARTS | (_GEMMA_NORMS if config.post_norms else _NORMS)
-        self._places = {}
-        for stored, place in file.tensors.items():
-            base, _, kind = stored.rpartition(".")
-            if base in _WHOLE:
-                self._places[f"{_WHOLE[base]}.{kind}"] = place
-            elif (found := re.fullmatch(r"blk\.(\d+)\.(\w+)", base)) and found[2] in parts:
-                self._places[f"model.layers.{found[1]}.{parts[found[2]]}.{kind}"] = place
-
-    def names(self) -> list[str]:
-        return list(self._places)
-
-    def scheme(self, name: str) -> str:
-        return self._places[name].type
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._places[name].shape
-
-    def stored(self, name: str) -> int:
-        return self._places[name].nbytes
-
-    def _read(self, name: str) -> torch.Tensor:
-        place = self._places[name]
-        raw = np.frombuffer(place.file.data, np.uint8, place.nbytes, place.offset)
-        if place.type in DTYPES:
-            tensor = torch.frombuffer(
-                place.file.data, dtype=DTYPES[place.type], count=prod(place.shape), offset=place.offset
-            )
+def _in_gguf(file: GGUFFile, config: ModelConfig) -> dict[str, Stored]:
+    parts = _PARTS | (_GEMMA_NORMS if config.post_norms else _NORMS)
+    tensors = {}
+    for stored, place in file.tensors.items():
+        base, _, kind = stored.rpartition(".")
+        if base in _WHOLE:
+            name = f"{_WHOLE[base]}.{kind}"
+        elif (found := re.fullmatch(r"blk\.(\d+)\.(\w+)", base)) and found[2] in parts:
+            name = f"model.layers.{found[1]}.{parts[found[2]]}.{kind}"
         else:
-            scheme = gguf.GGMLQuantizationType[place.type]
-            try:
-                plain = gguf.dequantize(raw.reshape(place.shape[0], -1), scheme)
-            except NotImplementedError as error:
-                raise UnsupportedModel(f"{name} is quantised as {place.type}, which cannot be read") from error
-            tensor = torch.from_numpy(plain)
-        tensor = tensor.view(place.shape)
-        if self.config.architecture in ("llama", "mistral") and (".q_proj." in name or ".k_proj." in name):
-            heads = self.config.heads if ".q_proj." in name else self.config.kv_heads
-            # [heads, head_size / 2, 2, …] in the file: the two halves that turn together lie side by side.
-            tensor = tensor.view(heads, -1, 2, *place.shape[1:]).transpose(1, 2).reshape(place.shape)
-        return tensor
+            continue
+        heads = 0
+        if config.architecture in ("llama", "mistral") and base.endswith(("attn_q", "attn_k")):
+            heads = config.heads if base.endswith("q") else config.kv_heads
+        tensors[name] = Stored(place.shape, place.type, place.nbytes, partial(_from_gguf, name, place, heads))
+    return tensors
+
+
+def _from_gguf(name: str, place: TensorPlace, heads: int) -> torch.Tensor:
+    """The tensor; if it has ``heads``, put from llama.cpp's order for rope into Hugging Face's."""
+    data = place.file.data
+    if place.type in DTYPES:
+        tensor = torch.frombuffer(data, dtype=DTYPES[place.type], count=prod(place.shape), offset=place.offset)
+    else:
+        raw = np.frombuffer(data, np.uint8, place.nbytes, place.offset).reshape(place.shape[0], -1)
+        try:
+            tensor = torch.from_numpy(gguf.dequantize(raw, gguf.GGMLQuantizationType[place.type]))
+        except NotImplementedError as error:
+            raise UnsupportedModel(f"{name} is quantised as {place.type}, which cannot be read") from error
+    tensor = tensor.view(place.shape)
+    if heads:
+        # [heads, head_size / 2, 2, …] in the file: the two halves that turn together lie side by side.
+        tensor = tensor.view(heads, -1, 2, *place.shape[1:]).transpose(1, 2).reshape(place.shape)
+    return tensor
