@@ -70,7 +70,8 @@ class BuiltinAdapter(OpenAIAdapter):
         return count if isinstance(count, int) else None
 
     def _describe_model(self, card: dict[str, Any]) -> ModelDescription:
-        precision, scheme = precision_named(str(card.get("precision") or ""), str(card.get("scheme") or ""))
+        told, scheme = str(card.get("precision") or ""), str(card.get("scheme") or "")
+        precision, scheme = precision_named(told, "" if scheme == told else scheme)
         context, slots = card.get("context"), card.get("slots")
         return ModelDescription(
             engine_model=str(card["id"]),
