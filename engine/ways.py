@@ -1,0 +1,167 @@
+"""Ways to multiply rows by a weight. Which is fastest differs among machines: ``engine.quant`` measures them.
+
+Rows stay independent of each other in every way: int8 activations have a scale a row, and a row that is not finite
+spoils no other.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from engine.kernels.matmul import int4_linear, int8_linear
+from engine.packed import TINY, Channels, Grouped, Weight, compress
+
+Run = Callable[[Tensor], Tensor]
+
+
+class Way(ABC):
+    """One way to compute ``x`` [M, K] times a weight. ``dtype`` is of ``x`` and of the result."""
+
+    def __init__(self, name: str, dtype: torch.dtype, bytes_per_weight: float) -> None:
+        self.name, self.dtype, self.bytes_per_weight = name, dtype, bytes_per_weight
+
+    @abstractmethod
+    def hold(self, weight: Weight) -> Run:
+        """What computes with ``weight``, which is as the scheme has it. Raises RuntimeError where it cannot."""
+
+
+class Dense(Way):
+    """Plain weights in the way's dtype, or held in another and widened at each call."""
+
+    def __init__(self, dtype: torch.dtype, held: torch.dtype | None = None) -> None:
+        self._held = held or dtype
+        super().__init__(str(self._held)[6:] + (f" in {str(dtype)[6:]}" if held else ""), dtype, self._held.itemsize)
+
+    def hold(self, weight: Weight) -> Run:
+        plain = (weight if isinstance(weight, Tensor) else weight.dense()).to(self._held)
+        if self._held != self.dtype:
+            return lambda x: functional.linear(x, plain.to(self.dtype))
+        if plain.is_cuda or self.dtype == torch.float32:
+            return lambda x: functional.linear(x, plain)
+        multiply = torch.ops.mkldnn._linear_pointwise
+        packed = torch.ops.mkldnn._reorder_linear_weight(plain, None)
+        return lambda x: multiply(x, packed, None, "none", [], "")
+
+
+class Unpacked(Way):
+    """Quantised weights as they are: the kernels of a GPU; on a CPU they become plain at each call."""
+
+    def __init__(self, dtype: torch.dtype, bytes_per_weight: float) -> None:
+        super().__init__("unpacked as needed", dtype, bytes_per_weight)
+
+    def hold(self, weight: Weight) -> Run:
+        if isinstance(weight, Channels):
+            return lambda x: int8_linear(x, weight.numbers, weight.scales)
+        if isinstance(weight, Grouped):
+            return lambda x: int4_linear(x, weight.numbers, weight.scales, weight.minima)
+        return lambda x: functional.linear(x, weight.to(x.dtype))
+
+
+class Int8Small(Way):
+    """int8 products with a scale a row, by fbgemm. It quantises by the least and greatest of all that it is given:
+    rows are brought to -1 … 1, and a row of its own with both keeps that range whatever the others hold."""
+
+    def __init__(self) -> None:
+        super().__init__("int8 activations (fbgemm)", torch.float32, 1)
+        self._rows: dict[int, Tensor] = {}
+        self._least = torch.tensor(-1.0)
+        # Without VNNI, pairs of products are summed in 16 bit, which 8-bit activations would overflow.
+        self._reduced = not torch.cpu._is_vnni_supported()
+
+    def hold(self, weight: Weight) -> Run:
+        channels = _channels(weight)
+        size = channels.numbers.shape[1]
+        zeros = torch.zeros(len(channels.scales), dtype=torch.long)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # quantised tensors are on their way out; the version of torch is bounded
+            stored = torch._make_per_channel_quantized_tensor(channels.numbers, channels.scales.double(), zeros, 0)
+            packed = torch.ops.quantized.linear_prepack(stored, None)
+        multiply, reduced = torch.ops.quantized.linear_dynamic, self._reduced
+
+        def run(x: Tensor) -> Tensor:
+            rows = self._space(len(x) + 1, size)
+            scales = x.abs().amax(-1, keepdim=True).clamp_(min=TINY)
+            torch.div(x, scales, out=rows[1:])
+            torch.fmax(rows, self._least, out=rows)  # what is no number would be part of the range
+            result: Tensor = multiply(rows, packed, reduced)[1:]
+            return result.mul_(scales)
+
+        return run
+
+    def _space(self, count: int, size: int) -> Tensor:
+        """Room for rows [count, size], the first being the one that keeps the range."""
+        held = self._rows.get(size)
+        if held is None or len(held) < count:
+            held = self._rows[size] = torch.zeros(count, size)
+            held[0, :2] = torch.tensor([1.0, -1.0])
+        return held[:count]
+
+
+class Int8Large(Way):
+    """int8 products with a scale a row, by oneDNN."""
+
+    def __init__(self) -> None:
+        super().__init__("int8 activations (oneDNN)", torch.float32, 1)
+
+    def hold(self, weight: Weight) -> Run:
+        channels = _channels(weight)
+        packed = torch.ops.onednn.qlinear_prepack(channels.numbers, None)
+        zeros = torch.zeros(len(channels.scales), dtype=torch.int32)
+        multiply = torch.ops.onednn.qlinear_pointwise
+
+        def run(x: Tensor) -> Tensor:
+            scales = x.abs().amax(-1, keepdim=True).clamp_(min=TINY) / 127
+            numbers = (x / scales).round_().to(torch.int8)
+            result: Tensor = multiply(
+                numbers, 1.0, 0, packed, channels.scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+            )
+            return result.mul_(scales)
+
+        return run
+
+
+class Int4Weights(Way):
+    """int4 weights and 16-bit activations. Scales and minima are 16-bit, too."""
+
+    def __init__(self, bytes_per_weight: float) -> None:
+        super().__init__("int4 weights", torch.bfloat16, bytes_per_weight)
+
+    def hold(self, weight: Weight) -> Run:
+        if not isinstance(weight, Grouped):
+            raise RuntimeError("no int4 weights")
+        numbers = torch.stack((weight.numbers & 15, weight.numbers >> 4), -1).flatten(1).int()
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
+        group = weight.shape[1] // weight.scales.shape[1]
+        offsets = torch.stack((weight.scales, weight.minima + 8 * weight.scales), -1).transpose(0, 1)
+        offsets = offsets.contiguous().bfloat16()
+        multiply = torch.ops.aten._weight_int4pack_mm_for_cpu
+        return lambda x: multiply(x, packed, group, offsets)
+
+
+class Float8(Way):
+    """fp8 products with a scale a row and a scale an output."""
+
+    def __init__(self) -> None:
+        super().__init__("fp8 activations", torch.bfloat16, 1)
+
+    def hold(self, weight: Weight) -> Run:
+        plain = weight if isinstance(weight, Tensor) else weight.dense()
+        numbers, scales = compress(plain, torch.float8_e4m3fn)
+
+        def run(x: Tensor) -> Tensor:
+            own, factors = compress(x, torch.float8_e4m3fn)
+            return torch._scaled_mm(own, numbers.t(), factors[:, None], scales[None], out_dtype=torch.bfloat16)
+
+        return run
+
+
+def _channels(weight: Weight) -> Channels:
+    if not isinstance(weight, Channels):
+        raise RuntimeError("no int8 weights")
+    return weight
