@@ -113,12 +113,10 @@ class BlockManager:
                 self._known[digest] = block
                 self._digests[block] = digest
 
-    def release(self, sequence: Sequence, forget: bool = False) -> None:
-        """Takes back the blocks of a sequence; ``forget`` when their content is not to be trusted."""
+    def release(self, sequence: Sequence) -> None:
+        """Takes back the blocks of a sequence."""
         # The last is given up first: what lies before it is of use without it, not the other way round.
         for block in reversed(sequence.blocks):
-            if forget:
-                self._forget(block)
             self._drop(block)
         sequence.blocks = []
         sequence.computed = 0

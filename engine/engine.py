@@ -120,9 +120,9 @@ class _Request:
 class Engine:
     """Serves sequences until it is stopped. All methods may be called from any thread.
 
-    ``decoder`` makes a sequence's decoder. ``queue`` more requests than run at once are taken. A step that takes
-    longer than ``step_limit_s`` hangs: all requests fail, ``healthy`` is False for good, and ``on_broken`` is called, on
-    another thread, as it is when the loop breaks.
+    ``decoder`` makes a sequence's decoder. ``queue`` more requests than run at once are taken. When a step takes longer
+    than ``step_limit_s``, or the loop breaks, all requests fail, ``healthy`` is False for good, and ``on_broken`` is
+    called, on another thread.
     """
 
     def __init__(

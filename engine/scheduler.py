@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.block_manager import BlockManager
-from engine.errors import ContextExceeded, Poisoned
+from engine.errors import ContextExceeded
 from engine.request import Finish, Plan, Result, Row, Sequence, TokenLogprobs
 
 OVERTAKING = 256
@@ -85,13 +85,13 @@ class Scheduler:
         self._ranks[sequence.id] = self._arrived + OVERTAKING * sequence.priority
         insort(self._waiting, sequence, key=self._rank)
 
-    def remove(self, sequence: Sequence, forget: bool = False) -> None:
-        """Ends a sequence, wherever it is; ``forget`` when what it computed is not to be trusted. Twice is once."""
+    def remove(self, sequence: Sequence) -> None:
+        """Ends a sequence, wherever it is. Twice is once."""
         if self._ranks.pop(sequence.id, None) is None:
             return
         if sequence in self._running:
             self._running.remove(sequence)
-            self.blocks.release(sequence, forget)
+            self.blocks.release(sequence)
         else:
             self._waiting.remove(sequence)
         sequence.drafts = []
@@ -124,7 +124,7 @@ class Scheduler:
             outcome = self._advance(row, result)
             outcomes.append(outcome)
             if outcome.finish is not None:
-                self.remove(row.sequence, forget=isinstance(result.error, Poisoned))
+                self.remove(row.sequence)
         return outcomes
 
     def shrink(self, plan: Plan) -> Sequence | None:
@@ -177,7 +177,6 @@ class Scheduler:
     def _preempt(self, preempted: list[Sequence]) -> Sequence:
         sequence = self._running.pop()
         self.blocks.release(sequence)
-        sequence.drafts = []
         sequence.preemptions += 1
         insort(self._waiting, sequence, key=self._rank)
         preempted.append(sequence)
@@ -192,13 +191,10 @@ class Scheduler:
             # A block to grow for each that runs, or who is admitted now would be preempted soon.
             if len(self._running) < seats and self.blocks.begin(first, spare=len(self._running)):
                 insort(self._running, self._waiting.pop(0), key=self._rank)
-            elif self._running and first.priority < self._running[-1].priority and self._before(first):
+            elif self._running and self._rank(first) < self._rank(self._running[-1]):
                 self._preempt(preempted)
             else:
                 return
-
-    def _before(self, sequence: Sequence) -> bool:
-        return self._rank(sequence) < self._rank(self._running[-1])
 
     def _hold(self) -> set[Sequence]:
         """Those whose next block another computes now: they take it over when it is there."""

@@ -197,6 +197,14 @@ def test_a_stop_string_across_tokens_ends_an_answer_before_it(serve: Serve, gues
     served.quiet()
 
 
+def test_what_might_have_become_a_stop_string_is_shown_at_the_end(serve: Serve) -> None:
+    served = serve()
+    right = alone([5, 6, 7], Sampling(max_tokens=12, ignore_eos=True), 1, CONTEXT)
+    answer = served.ask([5, 6, 7], stop=(spelled(right)[-4:] + "and more",))
+    assert answer.done.finish is Finish.LENGTH
+    assert answer.text == spelled(right)
+
+
 def test_a_text_is_embedded_and_continued_by_no_token(serve: Serve) -> None:
     served = serve(budget=8)
     answer = served.ask([5, 6, 7] * 5, pools=True)

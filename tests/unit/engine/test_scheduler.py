@@ -226,11 +226,11 @@ def test_a_long_prompt_gets_half_of_each_step_however_many_short_ones_come() -> 
     long = endless(0, list(range(1, 29)) * 4)
     bench.add(long)
     for number in range(1, 400):
-        bench.add(endless(number, [number % 29 + 1] * 8, 1))
+        bench.add(endless(number, [number // 29 + 1, number % 29 + 1] * 8, 1))
         bench.step()
         if long.generated:
             break
-    assert number <= 112 / 8 + 2
+    assert number <= 112 / 7 + 1  # half of what is left beside one that decodes
 
 
 def test_the_first_to_come_is_never_preempted_and_the_last_is_preempted_first() -> None:
@@ -332,6 +332,27 @@ def test_drafts_do_not_reach_past_the_answers_length() -> None:
     assert bench.step().rows[0].count == 2
 
 
+def test_drafts_do_not_reach_past_the_context() -> None:
+    blocks = BlockManager(8, 4)
+    scheduler = Scheduler(blocks, Limits(8, 64, context=10))
+    one = endless(1, [1] * 7, 100)
+    scheduler.add(one)
+    runner = ToyRunner(8, 4)
+    plan = scheduler.plan()
+    scheduler.commit(plan, runner.run(plan))
+    one.drafts = [1, 1, 1, 1]
+    assert scheduler.plan().rows[0].count == 2  # positions 7 and 8, for the tokens 8 and 9
+
+
+def test_nobody_is_admitted_into_the_block_that_one_who_runs_needs_next() -> None:
+    bench = Bench(blocks=8, block_size=2, seats=4)
+    bench.add(endless(1, [1] * 7, 5))
+    bench.step()
+    bench.add(endless(2, [2] * 7, 5))
+    bench.run()
+    assert bench.scheduler.preemptions == 0
+
+
 def test_a_removed_sequence_frees_its_blocks_and_removing_it_again_does_nothing() -> None:
     bench = Bench(seats=1)
     running, waiting = endless(1, [1] * 9), endless(2, [2] * 9)
@@ -360,9 +381,14 @@ def test_steps_shrink_until_they_fit_and_grow_again_later() -> None:
 
 
 def test_fewer_run_at_once_when_even_a_token_each_is_out_of_memory() -> None:
-    bench = Bench(seats=6, budget=64, memory=2)
+    bench = Bench(seats=6, budget=64)
     crowd = [endless(number, [number + 1] * 2, 6) for number in range(6)]
     bench.add(*crowd)
+    assert len(bench.step().rows) == 6
+    bench.runner.memory = 2
+    for _ in range(3):  # 6 do not fit, nor 3
+        bench.step()
+    assert len(bench.scheduler.running) == 1
     bench.run()
     assert len(bench.ended) == 6
 

@@ -102,7 +102,8 @@ def proportional(positions: int) -> float:
 
 
 def test_guesses_that_come_true_become_more() -> None:
-    assert min(drafted(0.97, flat)[-50:]) == MOST
+    counts = drafted(0.85, flat)[-200:]
+    assert counts.count(MOST) > 150
 
 
 def test_guesses_that_never_come_true_nearly_stop() -> None:
@@ -135,5 +136,14 @@ def test_of_one_that_ended_nothing_is_kept() -> None:
     one = sequence(1, [1])
     speculator.propose([one])
     assert proposer.known == {1}
+    first = one.drafts
+    for _ in range(20):
+        plan = Plan((Row(one, 0, 1 + len(one.drafts), True),))
+        speculator.learn(plan, [Outcome(one, Result(one), tokens=(1,), drafted=len(one.drafts))], 0.1)
+        one.drafts = []
+        speculator.propose([one])
+    assert one.drafts == []
     speculator.forget(one)
     assert not proposer.known
+    speculator.propose([one])
+    assert one.drafts == first
