@@ -54,7 +54,9 @@ class Plan:
         return not self._taken[length] and length in self._open[: self._least]
 
     def _cost_s(self, length: int) -> float:
-        """The longest run so far, scaled to ``length``: too much rather than too little, as decoding does not grow."""
+        """The longest run of ``length``, or of the longest length that ran, scaled: too much rather than too little, as
+        decoding does not grow. (Scaled from a short one, decoding would look like hours of reading.)"""
         if taken := self._taken[length]:
             return max(taken)
-        return max((max(taken) * length / other for other, taken in self._taken.items() if taken), default=0.0)
+        longest = max((other for other, taken in self._taken.items() if taken), default=0)
+        return max(self._taken[longest]) * max(1.0, length / longest) if longest else 0.0

@@ -35,6 +35,11 @@ def test_what_is_left_of_the_budget_goes_to_the_lengths_that_fit() -> None:
     assert order == [32, 128, 32, 128, 32]
 
 
+def test_an_engine_that_reads_fast_and_writes_slowly_is_measured_at_every_length() -> None:
+    order = carry_out(Plan(LENGTHS, runs=3, budget_s=10.0), lambda length: 0.65 + length / 2000)
+    assert order == [32, 128, 512] * 3
+
+
 def test_a_failed_length_is_left_and_another_one_takes_its_place() -> None:
     plan = Plan(LENGTHS, runs=1, budget_s=0.0)
     assert plan.next() == 32
