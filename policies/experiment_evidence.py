@@ -183,7 +183,8 @@ class Evidence:
         promises = []
         for guardrail, margin, _ in self._guarded_shares():
             first = _pooled(self._tallies(arm, guardrail), 0)
-            promises += guardrails.of_share(guardrail, margin, first, split, alpha)
+            looked_at = self._experiment.checked if guardrail is Guardrail.FAULTS else 1.0
+            promises += guardrails.of_share(guardrail, margin, first, split, alpha, looked_at)
         shown = [pair[0] for pair in self._moments(arm, Guardrail.TTFT) if pair[0].n >= FEWEST]
         degrees = sum(each.n - 1 for each in shown)
         variance = sum(each.squares for each in shown) / degrees if degrees else math.inf

@@ -57,8 +57,13 @@ class Promise:
     within: int | None
 
 
-def of_share(guardrail: Guardrail, limit: float, first: float, split: Sequence[float], alpha: float) -> list[Promise]:
-    """Return what is promised of a share, where the first arm's is ``first`` and ``split`` are both arms' weights."""
+def of_share(
+    guardrail: Guardrail, limit: float, first: float, split: Sequence[float], alpha: float, looked_at: float = 1.0
+) -> list[Promise]:
+    """Return what is promised of a share, where the first arm's is ``first`` and ``split`` are both arms' weights.
+
+    ``looked_at`` is the part of the requests in which it is looked for.
+    """
 
     def is_stopped(worse: float, n0: int, n1: int) -> bool:
         share = min(1.0, first + worse)
@@ -67,7 +72,7 @@ def of_share(guardrail: Guardrail, limit: float, first: float, split: Sequence[f
         return shares.is_worse_by([tallies], limit, alpha)
 
     return [
-        Promise(guardrail, limit, worse, _within(split, partial(is_stopped, worse)))
+        Promise(guardrail, limit, worse, _of_all(_within(split, partial(is_stopped, worse)), looked_at))
         for worse in _SHARES
         if worse > limit
     ]
@@ -115,6 +120,10 @@ def _within(split: Sequence[float], is_stopped: Callable[[int, int], bool]) -> i
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
+
+
+def _of_all(within: int | None, looked_at: float) -> int | None:
+    return None if within is None or looked_at <= 0.0 else math.ceil(within / looked_at)
 
 
 def _spread(n: int, share: float) -> float:
