@@ -123,6 +123,93 @@ def test_an_experiment_shows_its_arms_and_what_may_be_said_by_now(shown: Gateway
         httpx.delete(f"{shown.url}/admin/experiments/sizes")
 
 
+def test_an_experiment_is_begun_ramped_and_stopped_on_the_page(shown: Gateway, visit: Open) -> None:
+    page = visit(shown, "#/experiments")
+    page.get_by_label("Name").fill("sizes-2")
+    page.get_by_label("First arm").select_option("best")
+    page.get_by_label("New arm", exact=True).select_option("fast")
+    page.get_by_label("Share of the new arm", exact=True).select_option("5 %, then 25 and 50 %")
+    page.get_by_role("button", name="Begin").click()
+    region = page.get_by_role("region", name=re.compile("sizes-2"))
+    expect(region).to_contain_text("5.0 % to the new arm, then 25 %")
+    expect(region.get_by_role("row").filter(has_text="fast").first).to_contain_text("takes part")
+    region.get_by_text("When fast is stopped by itself").click()
+    expect(region.get_by_role("row").filter(has_text="100 points more").first).to_contain_text(
+        re.compile(r"\d+ requests")
+    )
+    assert violations(page) == []
+    region.get_by_role("button", name="Take the next step: 25 %").click()
+    expect(region.get_by_role("status")).to_contain_text("25 % go to the new arm now.")
+    region.get_by_label("Share of the new arm, %").fill("40")
+    region.get_by_role("button", name="Set").click()
+    expect(region).to_contain_text("40 % to the new arm")
+    region.get_by_role("button", name="Stop…").click()
+    expect(region).to_contain_text("runs")
+    assert violations(page) == []
+    region.get_by_role("button", name="Yes, stop it").click()
+    expect(region).to_contain_text("stopped by command")
+    assert httpx.get(f"{shown.url}/admin/experiments/sizes-2").json()["runs"] is False
+
+
+def test_an_experiment_that_cannot_begin_says_why_on_the_page(shown: Gateway, visit: Open) -> None:
+    page = visit(shown, "#/experiments", refusals=(400,))
+    page.get_by_label("Name").fill("one-with-itself")
+    page.get_by_label("New arm", exact=True).select_option("best")
+    page.get_by_role("button", name="Begin").click()
+    expect(page.get_by_role("region", name="Begin one").get_by_role("alert")).to_contain_text("arm")
+    assert httpx.get(f"{shown.url}/admin/experiments/one-with-itself").status_code == httpx.codes.NOT_FOUND
+
+
+def test_an_arm_that_its_guardrail_has_stopped_is_seen_with_the_reason(
+    gateway: Callable[..., Gateway], scripted: Callable[..., ScriptedEngine], visit: Open
+) -> None:
+    good, bad = scripted(kind="vllm"), scripted(kind="vllm")
+    bad.always(status(500))
+    running = gateway(engines=[engine_at(good, "good"), engine_at(bad, "bad")])
+    arms = [{"name": "usual", "deployments": ["good"]}, {"name": "new", "deployments": ["bad"]}]
+    httpx.post(f"{running.url}/admin/experiments", json={"name": "e", "model": "m", "arms": arms})
+    page = visit(running, "#/experiments")
+    region = page.get_by_role("region", name=re.compile("^e "))
+    expect(region.get_by_role("row").filter(has_text="new").first).to_contain_text("takes part")
+    for number in range(60):
+        ask(running, f"question {number}")
+    row = region.get_by_role("row").filter(has_text="new").first
+    expect(row).to_contain_text("stopped by its guardrail on errors", timeout=LIMIT_MS)
+    expect(row).to_contain_text(
+        re.compile(r"\d+ errors in \d+ requests, 0 in \d+ of the first arm; after \d+ requests")
+    )
+    expect(region).to_contain_text("over")
+    assert violations(page) == []
+
+
+def test_no_foreign_page_begins_or_stops_an_experiment(
+    shown: Gateway, scripted: Callable[..., ScriptedEngine], browser: Browser
+) -> None:
+    arms = [{"name": "a", "deployments": ["best"]}, {"name": "b", "deployments": ["fast"]}]
+    body = {"name": "kept", "model": "m", "arms": arms}
+    assert httpx.post(f"{shown.url}/admin/experiments", json=body).status_code == httpx.codes.OK
+    page = browser.new_page()
+    page.goto(f"{scripted(kind='vllm').url}/v1/models")  # on this machine too: the browser itself keeps out others
+    try:
+        page.evaluate(
+            """async ([url, body]) => {
+                const send = (path, options) => fetch(url + path, options).catch(() => {});
+                const plain = { method: "POST", mode: "no-cors", body: JSON.stringify({ ...body, name: "sneaked" }) };
+                await send("/admin/experiments", plain);
+                const headers = { "content-type": "application/json" };
+                await send("/admin/experiments", { ...plain, mode: "cors", headers });
+                await send("/admin/experiments/kept", { method: "DELETE" });
+                await send("/admin/experiments/kept", { method: "PATCH", body: "{}" });
+            }""",
+            [shown.url, body],
+        )
+        known = httpx.get(f"{shown.url}/admin/experiments").json()["experiments"]
+        assert [(each["name"], each["runs"], each["share"]) for each in known if each["runs"]] == [("kept", True, 0.5)]
+    finally:
+        page.close()
+        httpx.delete(f"{shown.url}/admin/experiments/kept")
+
+
 def test_now_says_what_to_do_where_there_is_no_engine(gateway: Callable[..., Gateway], visit: Open) -> None:
     page = visit(gateway(engines=[], discovery={"enabled": False}))
     expect(page.get_by_text("No engine is known.")).to_be_visible()

@@ -169,6 +169,9 @@ def test_alike_arms_are_hardly_ever_told_apart_and_a_bad_one_is_stopped() -> Non
     assert all(0 < end.stopped_at <= 400 for end in bad)
 
 
+FEWEST_WITH_FAULTS = 10
+
+
 def promised(evidence: Evidence, guardrail: Guardrail) -> dict[float, int | None]:
     return {each.worse: each.within for each in evidence.promises(1) if each.guardrail is guardrail}
 
@@ -194,6 +197,9 @@ def test_nothing_is_promised_of_a_ttft_that_has_not_been_seen_nor_of_an_arm_that
     evidence.begin(weights(2, 0.5))
     assert set(promised(evidence, Guardrail.TTFT).values()) == {None}
     alone = promised(evidence, Guardrail.ERRORS)[1.0]
+    faults = promised(evidence, Guardrail.FAULTS)[1.0]
+    assert faults is not None
+    assert faults >= 10 * FEWEST_WITH_FAULTS  # one answer in ten is looked at
     evidence.begin(weights(2, 0.05))
     few = promised(evidence, Guardrail.ERRORS)[1.0]
     evidence.begin(weights(2, 1.0))

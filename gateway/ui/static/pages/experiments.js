@@ -1,70 +1,126 @@
-// Experiments: arms side by side, what may be said of their difference by now, and what stopped them.
+// Experiments: begun, ramped and stopped here; what may be said of their arms by now, and what stopped them.
 
 import { json } from "../api.js";
-import { change, count, plural, seconds, share, speed } from "../format.js";
-import { empty, html, interval, is, nothing, problem, render, tag, wide } from "../parts.js";
+import { report } from "../experiment.js";
+import { feed, ready } from "../feed.js";
+import { precision, share } from "../format.js";
+import { empty, html, nothing, problem, render } from "../parts.js";
 
 export const title = "Experiments";
 
 const EVERY_MS = 5000;
-const OUTCOMES = { better: "good", worse: "bad", differs: "warn", nothing: "none", refused: "warn" };
-const WORDS = { better: "better", worse: "worse", differs: "differs", nothing: "nothing shown yet", refused: "no verdict" };
+const RAMPS = { "0.05,0.25,0.5": "5 %, then 25 and 50 %", "0.5": "50 % at once", "0.1": "10 %" };
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/;
 
 export function open(view) {
   const asked = new AbortController();
-  let timer = 0;
-  const draw = body => render(html`<div class="head"><h1>Experiments</h1><p class="muted">Intervals hold at any time they are looked at.</p></div>${body}`, view);
+  const said = new Map();
+  let reports = null, failed = null, model = "", sure = "", busy = false, timer = 0;
+
+  const deployments = () => (feed.state?.deployments ?? []).filter(each => each.model);
+  const draw = () => render(html`<div class="head"><h1>Experiments</h1><p class="muted">Intervals hold at any time they are looked at.</p></div>${page()}`, view);
 
   async function load() {
+    clearTimeout(timer);
+    await ready();
+    if (asked.signal.aborted) return;
     try {
       const { experiments } = await json("admin/experiments", { signal: asked.signal });
-      const reports = await Promise.all(experiments.map(each => json(`admin/experiments/${encodeURIComponent(each.name)}`, { signal: asked.signal })));
-      draw(reports.length ? reports.map(experiment) : nothingThere);
+      reports = await Promise.all(experiments.map(each => json(`admin/experiments/${encodeURIComponent(each.name)}`, { signal: asked.signal })));
+      failed = null;
     } catch (error) {
       if (error.name === "AbortError") return;
-      draw(error.status === 404 ? nothingThere : problem(error));
-      if (error.status === 404) return;
+      failed = error;
     }
+    draw();
     timer = setTimeout(load, EVERY_MS);
   }
 
-  draw(empty("Reading…", ""));
+  // A change goes out as JSON with the key as a header, never a cookie; without keys the gateway looks at its Origin.
+  async function change(name, path, options, done) {
+    [busy, sure] = [true, ""];
+    said.set(name, "");
+    draw();
+    try {
+      const told = await json(path, { ...options, signal: asked.signal });
+      said.set(name, done(told));
+    } catch (error) {
+      if (error.name === "AbortError") return;
+      said.set(name, error);
+    }
+    busy = false;
+    await load();
+  }
+
+  const pathOf = each => `admin/experiments/${encodeURIComponent(each.name)}`;
+
+  function begin(event) {
+    event.preventDefault();
+    const form = new FormData(event.target);
+    const arms = ["first", "second"].map(place => ({ name: NAME.test(form.get(place)) ? form.get(place) : place, deployments: [form.get(place)] }));
+    const body = {
+      name: form.get("name").trim(), model: form.get("model"), arms, shadow: form.get("kind") === "shadow",
+      ramp: form.get("ramp").split(",").map(Number), sticky: form.get("sticky"),
+    };
+    change("", "admin/experiments", { method: "POST", body }, told => `${told.name} has begun at ${share(told.share)}.`);
+  }
+
+  const next = each => change(each.name, pathOf(each), { method: "PATCH", body: {} }, told => `${share(told.share)} go to the new arm now.`);
+
+  function set(event, each) {
+    event.preventDefault();
+    const wanted = Number(new FormData(event.target).get("share")) / 100;
+    change(each.name, pathOf(each), { method: "PATCH", body: { share: wanted } }, told => `${share(told.share)} go to the new arm now.`);
+  }
+
+  function stop(each) {
+    if (sure !== each.name) { sure = each.name; said.delete(each.name); draw(); return; }
+    change(each.name, pathOf(each), { method: "DELETE" }, () => "Stopped. Requests go where they would without it; this report stays.");
+  }
+
+  function page() {
+    if (failed && !reports) return problem(failed);
+    if (!reports) return empty("Reading…", "");
+    return html`${failed ? problem(failed) : nothing}${reports.length ? reports.map((each, index) => report(each, index, controls(each))) : nothingThere}${form()}`;
+  }
+
+  const controls = each => html`<div class="body">${each.runs ? html`<div class="line" role="group" aria-label=${`Change ${each.name}`}>
+      ${each.next_share ? html`<button type="button" ?disabled=${busy} @click=${() => next(each)}>Take the next step: ${share(each.next_share)}</button>` : nothing}
+      ${sure === each.name ? html`<button type="button" class="primary" ?disabled=${busy} @click=${() => stop(each)}>Yes, stop it</button>
+        <button type="button" class="quiet" @click=${() => { sure = ""; draw(); }}>Let it run</button>`
+      : html`<button type="button" ?disabled=${busy} @click=${() => stop(each)}>Stop…</button>`}
+      <form class="line" @submit=${event => set(event, each)}><div class="field"><label for=${`share-${each.name}`}>Share of the new arm, %</label>
+        <input id=${`share-${each.name}`} name="share" type="number" min="0.1" max="100" step="0.1" required .defaultValue=${String(each.share * 100)}></div>
+        <button type="submit" ?disabled=${busy}>Set</button></form></div>` : nothing}${outcome(each.name)}</div>`;
+
+  function outcome(name) {
+    const told = said.get(name);
+    return told instanceof Error ? problem(told) : html`<p role="status">${sure && sure === name ? "Its requests will go where they would without it." : told ?? ""}</p>`;
+  }
+
+  function form() {
+    const models = [...new Set(deployments().map(each => each.model))];
+    if (!models.includes(model)) model = models[0] ?? "";
+    const choices = deployments().filter(each => each.model === model);
+    const arm = (place, label, chosen) => html`<div class="field grow"><label for=${place}>${label}</label><select id=${place} name=${place} required>
+      ${choices.map((each, index) => html`<option value=${each.id} ?selected=${index === chosen}>${each.id}, ${precision(each)}</option>`)}</select></div>`;
+    return html`<section aria-labelledby="begin-title"><h2 id="begin-title">Begin one</h2>${choices.length > 1 || models.length > 1 ? html`<div class="body"><form class="stack" @submit=${begin}>
+      <div class="line">
+        <div class="field grow"><label for="name">Name</label><input id="name" name="name" required maxlength="64" pattern="[A-Za-z0-9][A-Za-z0-9._\\-]*" autocomplete="off" spellcheck="false" title="Letters, digits, dots and dashes"></div>
+        <div class="field grow"><label for="model">Model</label><select id="model" name="model" @change=${event => { model = event.target.value; draw(); }}>
+          ${models.map(each => html`<option ?selected=${each === model}>${each}</option>`)}</select></div>
+        ${arm("first", "First arm, compared with", 0)}${arm("second", "New arm", 1)}</div>
+      <div class="line">
+        <div class="field"><label for="ramp">Share of the new arm</label><select id="ramp" name="ramp">${Object.entries(RAMPS).map(([value, label]) => html`<option value=${value}>${label}</option>`)}</select></div>
+        <div class="field"><label for="sticky">Kept to one arm</label><select id="sticky" name="sticky"><option value="request">nothing</option><option value="key">a key</option><option value="user">a user</option></select></div>
+        <div class="field"><label for="kind">The new arm gets</label><select id="kind" name="kind"><option value="split">requests</option><option value="shadow">copies, whose answers nobody sees</option></select></div>
+        <button type="submit" class="primary" ?disabled=${busy}>Begin</button></div></form>${outcome("")}</div>`
+      : empty("There is nothing to compare.", "It takes two deployments of one model.")}</section>`;
+  }
+
+  draw();
   load();
   return () => { asked.abort(); clearTimeout(timer); };
 }
 
-const nothingThere = empty("No experiment has been started.", html`<code>paceline experiment</code> begins one between deployments of a model; so does <code>experiments</code> in the configuration.`);
-
-const experiment = (each, index) => html`<section aria-labelledby=${`experiment-${index}`}>
-  <div class="head"><h2 id=${`experiment-${index}`}>${each.name} <span class="muted">${each.model}</span> ${tag(each.kind)}</h2>
-    <p>${each.runs ? is("good", "runs") : is("none", "over")} <span class="muted">${each.ended || `${share(each.share)} to the new arm${each.next_share ? `, then ${share(each.next_share)}` : ""}`}</span></p></div>
-  ${each.warnings.length ? html`<div class="body">${each.warnings.map(warning => html`<p>${is("warn", "warning")} ${warning}.</p>`)}</div>` : nothing}
-  <div class="scroll"><table class="cards"><caption class="hint">Arms; kept to one arm: ${each.sticky === "request" ? "nothing, each request is drawn anew" : each.sticky}</caption><thead><tr><th scope="col">Arm</th><th scope="col">Deployments</th>
-      <th scope="col" class="n">Share now</th><th scope="col" class="n">Requests</th><th scope="col">State</th></tr></thead>
-    <tbody>${each.arms.map(arm => html`<tr><th scope="row">${arm.name}</th><td class="two" data-label="Deployments">${arm.deployments.join(", ") || "whoever routing chooses"}</td>
-      <td class="n" data-label="Share now">${share(arm.weight)}</td><td class="n" data-label="Requests">${count(arm.requests)}${arm.unit === "request" ? nothing : html`<small class="muted">${count(arm.exposed)} by ${arm.unit}</small>`}</td>
-      <td data-label="State">${arm.stopped ? is("bad", "stopped") : is("good", each.runs ? "takes part" : "took part")}</td></tr>`)}</tbody></table></div>
-  ${each.comparisons.map(comparison => against(comparison, each))}
-  ${each.notes.length ? html`<details><summary>${plural(each.notes.length, "event")}</summary><dl class="facts">${each.notes.map(note => html`<dt>${new Date(note.at * 1000).toLocaleString("en-GB")}</dt><dd>${note.text}</dd>`)}</dl></details>` : nothing}
-</section>`;
-
-function against({ arm, against: first, differ, metrics, verdict }, each) {
-  return html`<div class="body"><h3>${arm} against ${first}</h3>
-      <p>${is(OUTCOMES[verdict.outcome], WORDS[verdict.outcome])} ${verdict.text}.</p>
-      <p class="muted">${differ.length ? `Differs: ${differ.join("; ")}.` : "They differ in nothing that is known."} The verdict is about ${each.metric}; a difference of ${share(each.smallest)} would matter.</p></div>
-    ${wide(`${arm} against ${first}`, html`<table><thead><tr><th scope="col">Metric</th><th scope="col" class="n">${first}</th><th scope="col" class="n">${arm}</th><th scope="col" class="n">Difference</th>
-      <th scope="col">Interval</th><th scope="col">Shown</th></tr></thead><tbody>${metrics.filter(metric => metric.counts.some(Boolean)).map(metric => row(metric, metric.metric === each.metric))}</tbody></table>`)}`;
-}
-
-function row(metric, isMain) {
-  const value = amount(metric), by = difference(metric), reach = Math.max(0.02, Math.abs(metric.low ?? 0), Math.abs(metric.high ?? 0));
-  const known = metric.low !== null && metric.high !== null;
-  return html`<tr><th scope="row">${isMain ? html`<strong>${metric.metric}</strong>` : metric.metric}</th>
-    ${metric.values.map((each, place) => html`<td class="n">${each === null ? "–" : value(each)}<small class="muted">of ${count(metric.counts[place])}</small></td>`)}
-    <td class="n">${metric.difference === null ? "–" : by(metric.difference)}</td>
-    <td>${known ? html`${interval(metric.low, metric.difference, metric.high, { least: -reach, most: reach, zero: 0, label: `${by(metric.low)} to ${by(metric.high)}` })}<small class="muted">${by(metric.low)} … ${by(metric.high)}</small>` : html`<span class="muted">too few yet</span>`}</td>
-    <td>${metric.shown ? is("warn", "a difference") : metric.more ? html`<span class="muted">about ${count(metric.more)} more requests needed</span>` : html`<span class="muted">no difference</span>`}</td></tr>`;
-}
-
-const amount = ({ scale, unit }) => (scale === "share" ? share : unit === "s" ? seconds : unit === "tokens/s" ? speed : value => `${value.toFixed(2)} ${unit}`);
-const difference = ({ scale }) => (scale === "mean" ? value => `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(2)}` : scale === "share" ? value => change(value).replace("%", "points") : change);
+const nothingThere = empty("No experiment has been started.", html`Begin one below, with <code>paceline experiment</code>, or in the configuration's <code>experiments</code>.`);
