@@ -70,7 +70,7 @@ class BuiltinAdapter(OpenAIAdapter):
         return count if isinstance(count, int) else None
 
     def _describe_model(self, card: dict[str, Any]) -> ModelDescription:
-        told, scheme = str(card.get("precision") or ""), str(card.get("scheme") or "")
+        told, scheme = str(card.get("precision") or ""), _named(card.get("scheme"))
         precision, scheme = precision_named(told, "" if scheme == told else scheme)
         context, slots = card.get("context"), card.get("slots")
         return ModelDescription(
@@ -84,3 +84,8 @@ class BuiltinAdapter(OpenAIAdapter):
             digest=str(card.get("digest") or ""),
             settings=" ".join(f"{name}={card[name]}" for name in ("device", "kv_cache", "threads") if card.get(name)),
         )
+
+
+def _named(scheme: object) -> str:
+    """A scheme's name. What follows it is how it is computed, which is measured anew at each start."""
+    return scheme.partition(":")[0].strip() if isinstance(scheme, str) else ""

@@ -54,6 +54,7 @@ async def test_everything_about_the_model_is_the_engines_own_word(builtin: Subje
         ("bf16", "", (Precision.BF16, "")),
         ("fp32", "fp32", (Precision.FP32, "")),
         ("int4", "int4-group32", (Precision.INT4, "int4-group32")),
+        ("int8", "int8: fbgemm (rows: 17 on), packed (rows: 1)", (Precision.INT8, "")),
         ("something new", "", (Precision.UNKNOWN, "")),
     ],
 )
