@@ -26,9 +26,11 @@ def _paged(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int
     from engine.kernels.decode import paged_decode
     from engine.kernels.prefill import paged_prefill
 
-    where = (batch.tables, batch.lengths) if batch.longest == 1 else (batch.tables, batch.starts, batch.lengths)
-    kernel = paged_decode if batch.longest == 1 else paged_prefill
-    return kernel(q, cache.keys, cache.values, *where, scale=scale, window=window)
+    caches = (cache.keys, cache.values, batch.tables)
+    scales = (cache.key_scales, cache.value_scales)
+    if batch.longest == 1:
+        return paged_decode(q, *caches, batch.lengths, scale, window, None, *scales)
+    return paged_prefill(q, *caches, batch.starts, batch.lengths, scale, window, None, *scales)
 
 
 def _over(q: Tensor, cache: LayerCache, batch: Batch, span: Span, scale: float, window: int | None) -> Tensor:

@@ -6,27 +6,47 @@ import torch
 from torch import Tensor
 
 from engine.config import ModelConfig
+from engine.kernels.cache import write_kv
+from engine.packed import restore
 from engine.parallel import Group
 
 
 class LayerCache:
-    """One layer's keys and values, each ``[blocks, block_size, kv_heads, head_size]``, seen flat by ``slots``."""
+    """One layer's keys and values, each ``[blocks, block_size, kv_heads, head_size]``, seen flat by ``slots``.
+
+    In int8 they have ``scales`` [blocks, block_size, kv_heads], one a slot and head; None otherwise.
+    """
 
     def __init__(self, blocks: int, block_size: int, heads: int, size: int, dtype: torch.dtype, device: torch.device):
         # Zeroed by the operating system when a page is first touched: what is not used takes no memory.
         both = torch.zeros((2, blocks, block_size, heads, size), dtype=dtype, device=device)
         self.keys, self.values = both[0], both[1]
         self._slots = both.view(2, blocks * block_size, heads, size)
+        self.key_scales: Tensor | None = None
+        self.value_scales: Tensor | None = None
+        if not dtype.is_floating_point:
+            scales = torch.zeros((2, blocks, block_size, heads), dtype=torch.float32, device=device)
+            self.key_scales, self.value_scales = scales[0], scales[1]
+            self._scales = scales.view(2, blocks * block_size, heads)
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store ``keys`` and ``values`` [T, kv_heads, head_size] at ``slots`` [T]."""
+        if keys.is_cuda or self.key_scales is not None:
+            write_kv(keys, values, self.keys, self.values, slots, self.key_scales, self.value_scales)
+            return
         self._slots[0].index_copy_(0, slots, keys.to(self._slots.dtype))
         self._slots[1].index_copy_(0, slots, values.to(self._slots.dtype))
 
     def read(self, slots: slice | Tensor, dtype: torch.dtype) -> Tensor:
         """Keys and values [2, L, kv_heads, head_size] at ``slots``: a view for a slice, else a copy."""
-        found = self._slots[:, slots] if isinstance(slots, slice) else self._slots.index_select(1, slots)
+        found = _at(self._slots, slots)
+        if self.key_scales is not None:
+            return restore(found, _at(self._scales, slots), dtype)
         return found if found.dtype == dtype else found.to(dtype)
+
+
+def _at(whole: Tensor, slots: slice | Tensor) -> Tensor:
+    return whole[:, slots] if isinstance(slots, slice) else whole.index_select(1, slots)
 
 
 class KVCache:
@@ -46,4 +66,5 @@ class KVCache:
 
 def position_bytes(config: ModelConfig, dtype: torch.dtype, group: Group) -> int:
     """Bytes that one position takes in the caches of all layers, on this rank."""
-    return 2 * config.layers * group.share(config.kv_heads, "key/value heads") * config.head_size * dtype.itemsize
+    head = config.head_size * dtype.itemsize + (0 if dtype.is_floating_point else 4)
+    return 2 * config.layers * group.share(config.kv_heads, "key/value heads") * head

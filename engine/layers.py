@@ -80,7 +80,7 @@ def turn(x: Tensor, heads: int, angles: Angles, batch: Batch) -> Tensor:
     if x.is_cuda:
         rope(x[:, :heads], x[:, heads:], angles.table, batch.positions)
         return x
-    swapped = x.unflatten(-1, (2, -1)).flip(-2).flatten(-2)
+    swapped = x.view(*x.shape[:-1], 2, -1).flip(-2).view(x.shape)
     return torch.addcmul(x * angles.cosines, swapped, angles.sines)
 
 

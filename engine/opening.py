@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from engine import __version__
 from engine.block_manager import BlockManager
 from engine.config import read_config
@@ -15,8 +13,10 @@ from engine.detokenizer import Detokenizer
 from engine.dialogue import Dialogue
 from engine.engine import Engine
 from engine.errors import BrokenModel
+from engine.fitting import open_runner
 from engine.options import Options
 from engine.protocol import Language
+from engine.sampler import Sampler
 from engine.scheduler import Limits, Scheduler
 from engine.server import Served
 from engine.speculative import NgramProposer, Speculator
@@ -38,25 +38,12 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
         tokenizer.vocabulary, config.eos_ids, tokenizer.special, lambda text: tokenizer.encode(text, special=False)
     )
     context = min(options.context or MOST_CONTEXT, config.context)
-    from engine.kv_cache import KVCache
-    from engine.loader import open_weights
-    from engine.models.parts import Parts
-    from engine.models.registry import build
-    from engine.parallel import Group
-    from engine.quant import plain
-    from engine.runner import Runner
-    from engine.sampler import Sampler
-
-    device = torch.device("cpu")
-    weights = open_weights(path, config, lambda done, total: progress(done / total))
-    model = build(Parts(config, weights, plain(torch.float32), torch.float32, device, Group()))
-    blocks = options.blocks or 1024
-    runner = Runner(
-        model, KVCache(config, blocks, 16, torch.float32, device, Group()), Sampler(config.eos_ids, structures), device
-    )
+    sampler = Sampler(config.eos_ids, structures)
+    loaded = open_runner(path, config, options, context, sampler, lambda done, total: progress(done / total))
+    runner, blocks = loaded.runner, loaded.blocks
     budget = options.token_budget or 512
     limits = Limits(options.max_sequences, max(budget, options.max_sequences), context)
-    scheduler = Scheduler(BlockManager(blocks, 16, options.prefix_cache), limits, config.eos_ids)
+    scheduler = Scheduler(BlockManager(blocks, loaded.block_size, options.prefix_cache), limits, config.eos_ids)
     speculator = Speculator(NgramProposer()) if options.speculative == "ngram" else None
     engine = Engine(
         runner,
@@ -74,18 +61,18 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
         "object": "model",
         "created": int(path.stat().st_mtime),
         "owned_by": "paceline",
-        "precision": "fp32",
-        "scheme": "fp32",
+        "precision": loaded.precision,
+        "scheme": loaded.scheme,
         "context": context,
         "max_model_len": context,
         "slots": options.max_sequences,
         "version": __version__,
         "digest": _digest(path),
-        "device": str(device),
-        "kv_cache": "fp32",
-        "threads": torch.get_num_threads(),
+        "device": str(runner.device),
+        "kv_cache": loaded.kv_precision,
+        "threads": loaded.threads,
     }
-    says = f"{name} in fp32, context {context}, {blocks} cache blocks of 16"
+    says = f"{name} in {loaded.scheme}; context {context}, {blocks} cache blocks of {loaded.block_size}"
     language = Language(tokenizer, Dialogue.open(path), structures, config.vocabulary, context, config.hidden)
     return Served(name, card, says, language, engine)
 

@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed
 
 from engine.errors import UnsupportedModel
+from engine.packed import Grouped
 from engine.request import Plan
+
+Weight = TypeVar("Weight", Tensor, Grouped, Tensor | Grouped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class Group:
             raise UnsupportedModel(f"{whole} {what} cannot be shared out among {self.size} ranks")
         return whole // self.size
 
-    def shard(self, weight: Tensor, dimension: int, what: str) -> Tensor:
+    def shard(self, weight: Weight, dimension: int, what: str) -> Weight:
         """This rank's part of ``weight``."""
         if self.size == 1:
             return weight

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from engine.quant import Scheme, linear
 from torch import Tensor
 
 from engine.config import ModelConfig
 from engine.layers import Linear, Norm, Rotary
 from engine.loader import Weights
+from engine.packed import Grouped, concatenate
 from engine.parallel import Group
+from engine.quant import Scheme, linear
+from engine.quant_files import weight_of
 from engine.rotary import Rope
 
 
@@ -41,19 +43,22 @@ class Parts:
 
     def columns(self, *names: str, bias: bool = False) -> Linear:
         """The linears of those names as one, each with this rank's share of its outputs."""
-        weight = torch.cat([self.group.shard(self.weights.get(f"{name}.weight"), 0, "outputs") for name in names])
+        weight = concatenate([self.group.shard(self._weight(name), 0, "outputs") for name in names])
         biases = [self.group.shard(self.tensor(f"{name}.bias"), 0, "outputs") for name in names] if bias else None
         return self._linear(weight, None if biases is None else torch.cat(biases))
 
     def rows(self, name: str, bias: bool = False) -> Linear:
         """The linear of that name with this rank's share of its inputs: the ranks' results are to be summed."""
-        weight = self.group.shard(self.weights.get(f"{name}.weight"), 1, "inputs")
+        weight = self.group.shard(self._weight(name), 1, "inputs")
         return self._linear(weight, self.tensor(f"{name}.bias") if bias and self.group.rank == 0 else None)
 
     def head(self, embedding: str) -> Linear:
         """What makes logits of hidden states: of its own, or the embedding again."""
         name = embedding if self.config.tied_embeddings else "lm_head"
-        return self._linear(self.weights.get(f"{name}.weight"), None)
+        return self._linear(self._weight(name), None)
 
-    def _linear(self, weight: Tensor, bias: Tensor | None) -> Linear:
+    def _weight(self, name: str) -> Tensor | Grouped:
+        return weight_of(self.weights, name, self.config.quantization)
+
+    def _linear(self, weight: Tensor | Grouped, bias: Tensor | None) -> Linear:
         return linear(weight.to(self.device), bias, self.scheme)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from engine.quant import Scheme
 
 from engine.config import read_config
 from engine.kv_cache import KVCache
@@ -13,6 +12,7 @@ from engine.loader import open_weights
 from engine.models.parts import Parts
 from engine.models.registry import build
 from engine.parallel import Group
+from engine.quant import plain
 from engine.request import Plan, Result, Row, Sampling, Sequence
 from engine.runner import Runner
 from engine.sampler import Sampler
@@ -24,7 +24,7 @@ BLOCK = 16
 def runner(path: Path, dtype: torch.dtype = torch.float32, group: Group | None = None, blocks: int = 96) -> Runner:
     """A runner of the model at ``path`` with linears, activations and cache in ``dtype``."""
     config, ranks = read_config(path), group or Group()
-    model = build(Parts(config, open_weights(path, config), Scheme.of(dtype), dtype, CPU, ranks))
+    model = build(Parts(config, open_weights(path, config), plain(dtype), dtype, CPU, ranks))
     return Runner(model, KVCache(config, blocks, BLOCK, dtype, CPU, ranks), Sampler(()), CPU, ranks)
 
 

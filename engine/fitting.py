@@ -1,0 +1,119 @@
+"""A model in memory: the precision that fits, the cache that fits beside it, and what both really are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import get_args
+
+import psutil
+import torch
+
+from engine.config import ModelConfig
+from engine.errors import UnsupportedModel
+from engine.kv_cache import KVCache, position_bytes
+from engine.loader import open_weights, shapes
+from engine.models.parts import Parts
+from engine.models.registry import build
+from engine.options import Options
+from engine.parallel import Group
+from engine.quant import Name, choose
+from engine.runner import Runner
+from engine.sampler import Sampler
+
+BLOCK = 16
+"""Positions of a block."""
+SPARE_BYTES = 500 << 20
+"""What the program itself takes, and a step's activations."""
+LEAST_BYTES: dict[Name, float] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1, "int4": 0.75, "fp8": 1}
+"""Of a weight; a scheme may take more where there is room, up to ``MOST_BYTES``, when that is faster."""
+MOST_BYTES = 4.0
+KV = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
+CPU_SHARE = 0.25
+"""Of the memory that is free: what a cache on a CPU takes at most where no size is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A runner, and the truth about it. ``scheme`` says how its linears are computed."""
+
+    runner: Runner
+    precision: Name
+    scheme: str
+    kv_precision: str
+    blocks: int
+    block_size: int
+    threads: int
+
+
+def open_runner(
+    path: Path,
+    config: ModelConfig,
+    options: Options,
+    context: int,
+    sampler: Sampler,
+    progress: Callable[[int, int], None],
+    group: Group | None = None,
+) -> Loaded:
+    """The model at ``path`` in memory, with a cache for at least one sequence of ``context`` tokens.
+
+    ``auto`` is the file's own precision when that is quantised, else 16 bit, else int8, else int4: the first that fits.
+    Raises ``ModelError``: the model is broken, or neither it nor the machine has what is asked for.
+    """
+    group = group or Group()
+    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    cores = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
+    torch.set_num_threads(options.threads or cores)
+    weights = open_weights(path, config, progress)
+    linears = {shape for name, shape in shapes(config).items() if len(shape) == 2 and "embed" not in name}
+    embedding = config.vocabulary * config.hidden
+    count = sum(prod(shape) for shape in shapes(config).values() if len(shape) == 2) // group.size
+    count += embedding if config.tied_embeddings else -embedding
+    free = _free(device)
+    kept = SPARE_BYTES + 2 * embedding + context * position_bytes(config, torch.bfloat16, group)
+    room = (free - kept) / count
+    name = _precision(options.precision, config, room)
+    scheme = choose(name, sorted(linears), device, min(max(room, LEAST_BYTES[name]), MOST_BYTES))
+    dtype = scheme.dtype
+    model = build(Parts(config, weights, scheme, dtype, device, group))
+    cached = dtype if options.kv_precision == "auto" else KV.get(options.kv_precision)
+    if cached is None:
+        raise UnsupportedModel(f"no cache in {options.kv_precision}; {', '.join(KV)} are there")
+    each = BLOCK * position_bytes(config, cached, group)
+    blocks = options.blocks or _blocks(options.max_sequences, context, each, device)
+    runner = Runner(model, KVCache(config, blocks, BLOCK, cached, device, group), sampler, device, group)
+    kind = next(kind for kind, each in KV.items() if each == cached)
+    return Loaded(runner, name, scheme.describe(), kind, blocks, BLOCK, torch.get_num_threads())
+
+
+def _free(device: torch.device) -> int:
+    """Bytes that can be had on a device."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+
+
+def _precision(asked: str, config: ModelConfig, room: float) -> Name:
+    """``room`` is in bytes a weight."""
+    if asked != "auto":
+        return next(name for name in get_args(Name) if name == asked)
+    facts = config.quantization
+    own = "" if facts is None else facts.name.lower()
+    half: Name = "fp16" if config.dtype == "float16" and not own else "bf16"
+    candidates: tuple[Name, ...] = (half, "int8", "int4")
+    if "4" in own or own.startswith(("q2", "q3")):
+        candidates = ("int4",)
+    elif "8" in own:
+        candidates = ("int8", "int4")
+    for name in candidates:
+        if LEAST_BYTES[name] <= room:
+            return name
+    raise UnsupportedModel(f"not even in {candidates[-1]} does the model fit in memory, with a cache for its context")
+
+
+def _blocks(sequences: int, context: int, block_bytes: int, device: torch.device) -> int:
+    """As many as all sequences may fill, or as fit; enough for one in any case."""
+    share = CPU_SHARE if device.type == "cpu" else 0.9
+    one = -(-context // BLOCK)
+    return max(one, min(sequences * one, int(_free(device) * share) // block_bytes))
