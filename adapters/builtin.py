@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final
 from adapters.base import Call, EngineDescription, EngineLoad, ModelDescription
 from adapters.errors import Broken, Rejected
 from adapters.openai_protocol import OpenAIAdapter, has_text_prompt
-from adapters.precision_names import precision_named
 from adapters.prometheus import read_gauges
 from policies.types import Capability, Operation, Precision
 
@@ -70,13 +69,13 @@ class BuiltinAdapter(OpenAIAdapter):
         return count if isinstance(count, int) else None
 
     def _describe_model(self, card: dict[str, Any]) -> ModelDescription:
-        told, scheme = str(card.get("precision") or ""), _named(card.get("scheme"))
-        precision, scheme = precision_named(told, "" if scheme == told else scheme)
+        precision = next((each for each in Precision if each == card.get("precision")), Precision.UNKNOWN)
+        scheme = _named(card.get("scheme"))
         context, slots = card.get("context"), card.get("slots")
         return ModelDescription(
             engine_model=str(card["id"]),
             precision=precision,
-            scheme=scheme,
+            scheme="" if scheme == precision else scheme,
             precision_from="nobody" if precision is Precision.UNKNOWN else "engine",
             context=context if isinstance(context, int) else None,
             slots=slots if isinstance(slots, int) else None,
