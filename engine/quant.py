@@ -28,6 +28,8 @@ ROWS = (1, 8, 32, 256)
 UP_TO = (1, 16, 96)
 SAMPLE_WEIGHTS = 12_000_000
 """Weights that a measurement goes through before it comes to the same again: caches help it no more than a model."""
+MOST_COPIES = 16
+"""Of one small weight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,10 @@ class Linear:
 
 def _held(way: Way, weight: Weight, scheme: Scheme) -> tuple[Run, torch.dtype]:
     """A way with its weight; the one that works for all shapes where this one does not for this shape."""
+    inputs = weight.numbers.shape[1] if isinstance(weight, Channels) else weight.shape[1]
+    device = weight.device if isinstance(weight, Tensor) else weight.numbers.device
     try:
         run = way.hold(weight)
-        inputs = weight.numbers.shape[1] if isinstance(weight, Channels) else weight.shape[1]
-        device = weight.device if isinstance(weight, Tensor) else weight.numbers.device
         run(torch.zeros(2, inputs, dtype=way.dtype, device=device))
     except RuntimeError:
         way = Unpacked(torch.float32 if device.type == "cpu" else way.dtype, scheme.bytes_per_weight)
@@ -161,7 +163,8 @@ def _measure(name: Name, way: Way, shapes: Listed[tuple[int, int]], group: int) 
     for outputs, inputs in shapes:
         weight = scheme.hold(torch.randn(outputs, inputs, dtype=PLAIN.get(name, torch.float32)))
         try:
-            runs = [way.hold(weight) for _ in range(ceil(SAMPLE_WEIGHTS / len(shapes) / (outputs * inputs)))]
+            copies = min(ceil(SAMPLE_WEIGHTS / len(shapes) / (outputs * inputs)), MOST_COPIES)
+            runs = [way.hold(weight) for _ in range(copies)]
             for index, rows in enumerate(ROWS):
                 total[index] += _seconds(runs, torch.randn(rows, inputs, dtype=way.dtype))
         except RuntimeError:
