@@ -43,8 +43,6 @@ class Quantization:
     name: str
     bits: int = 0
     group_size: int = 0
-    symmetric: bool = True
-    act_order: bool = False
     zero_offset: int = 0
 
 
@@ -81,7 +79,6 @@ class ModelConfig:
     output_bias: bool
     tied_embeddings: bool
     eos_ids: tuple[int, ...]
-    bos_id: int | None
     dtype: str
     quantization: Quantization | None
 
@@ -184,7 +181,6 @@ def _config(raw: Mapping[str, Any], norms_are_whole: bool) -> ModelConfig:
         output_bias=bool(raw.get("attention_output_bias", bias and architecture in ("llama", "qwen3", "gemma3"))),
         tied_embeddings=bool(raw.get("tie_word_embeddings", gemma)),
         eos_ids=tuple(dict.fromkeys(_ids(raw.get("eos_token_id")))),
-        bos_id=raw.get("bos_token_id"),
         dtype=str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
         quantization=_quantization(raw),
     )
@@ -228,8 +224,6 @@ def _quantization(raw: Mapping[str, Any]) -> Quantization | None:
         f"int{bits}",
         bits,
         int(facts["group_size"]),
-        symmetric=bool(facts.get("sym", not facts.get("zero_point", True))),
-        act_order=bool(facts.get("desc_act")),
         zero_offset=int(method == "gptq" and facts.get("checkpoint_format", "gptq") == "gptq"),
     )
 
@@ -280,7 +274,6 @@ def _from_gguf(file: GGUFFile) -> dict[str, Any]:
         "attention_output_bias": "blk.0.attn_output.bias" in file.tensors,
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "eos_token_id": [number for number in ends if number is not None],
-        "bos_token_id": get("tokenizer.ggml.bos_token_id"),
         "dtype": GGUF_DTYPES.get(scheme, "float16"),
         "quantization_config": None if scheme in ("F32", "F16", "BF16") else Quantization("gguf", scheme),
     }

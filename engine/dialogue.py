@@ -33,7 +33,6 @@ class Dialogue:
 
     def __init__(self, template: str | None, tokens: Mapping[str, str], tool_template: str | None = None) -> None:
         self._tokens = dict(tokens)
-        self.template = template
         environment = _environment()
         try:
             self._plain = environment.from_string(template) if template else None

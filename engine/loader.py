@@ -10,7 +10,6 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
@@ -20,6 +19,8 @@ from engine.errors import BrokenModel, UnsupportedModel
 from engine.gguf_file import GGUFFile, TensorPlace, open_gguf
 
 Progress = Callable[[int, int], None]
+SIZES = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "I64": 8}
+"""Bytes a number, by the types of safetensors files that a served model has."""
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 
 
@@ -54,7 +55,6 @@ class Stored:
     """A tensor as it lies in a file: by the header, but for what ``read`` returns."""
 
     shape: tuple[int, ...]
-    scheme: str
     nbytes: int
     read: Callable[[], torch.Tensor]
 
@@ -74,14 +74,6 @@ class Weights:
     def names(self) -> list[str]:
         """All tensors that the files have for this model."""
         return list(self._tensors)
-
-    def nbytes(self) -> int:
-        """All tensors' bytes in the files."""
-        return self._total
-
-    def scheme(self, name: str) -> str:
-        """How a tensor is stored: "F32", "BF16", "I32", "Q4_1" …"""
-        return self._tensors[name].scheme
 
     def get(self, name: str) -> torch.Tensor:
         """One tensor in the dtype that it is stored in; quantised GGUF tensors as fp32.
@@ -146,8 +138,9 @@ def _in_folder(folder: Path) -> dict[str, Stored]:
                 if name := _canonical(stored):
                     part = opened.get_slice(stored)
                     shape, kind = tuple(part.get_shape()), part.get_dtype()
-                    nbytes = prod(shape) * (int(re.sub(r"\D+", "", kind)) if kind[0] in "FIU" else 16) // 8
-                    tensors[name] = Stored(shape, kind, nbytes, partial(opened.get_tensor, stored))
+                    if kind not in SIZES:
+                        raise UnsupportedModel(f"{file}: {stored} is of type {kind}; {', '.join(SIZES)} can be read")
+                    tensors[name] = Stored(shape, prod(shape) * SIZES[kind], partial(opened.get_tensor, stored))
         except (SafetensorError, OSError) as error:
             raise BrokenModel(f"{file} cannot be read: {error}") from error
     return tensors
@@ -210,12 +203,14 @@ def _in_gguf(file: GGUFFile, config: ModelConfig) -> dict[str, Stored]:
         heads = 0
         if config.architecture in ("llama", "mistral") and base.endswith(("attn_q", "attn_k")):
             heads = config.heads if base.endswith("q") else config.kv_heads
-        tensors[name] = Stored(place.shape, place.type, place.nbytes, partial(_from_gguf, name, place, heads))
+        tensors[name] = Stored(place.shape, place.nbytes, partial(_from_gguf, name, place, heads))
     return tensors
 
 
 def _from_gguf(name: str, place: TensorPlace, heads: int) -> torch.Tensor:
     """The tensor; if it has ``heads``, put from llama.cpp's order for rope into Hugging Face's."""
+    import gguf  # takes a quarter of a second; folders need none
+
     data = place.file.data
     if place.type in DTYPES:
         tensor = torch.frombuffer(data, dtype=DTYPES[place.type], count=prod(place.shape), offset=place.offset)

@@ -95,11 +95,6 @@ class Tokenizer:
             known = self._bytes[number] = self._spell(number)
         return known
 
-    def token_id(self, text: str) -> int | None:
-        """The token that is written so in the vocabulary."""
-        found = self._core.token_to_id(text)
-        return None if found is None else int(found)
-
     @cached_property
     def vocabulary(self) -> list[bytes]:
         """All tokens' bytes, by number."""

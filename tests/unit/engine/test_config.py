@@ -47,7 +47,7 @@ def test_a_llama_folder_says_what_it_is(tmp_path: Path) -> None:
     assert (config.heads, config.kv_heads, config.head_size, config.intermediate) == (4, 2, 16, 128)
     assert config.windows == (None,) * 7
     assert config.query_scale == 16**-0.5
-    assert (config.eos_ids, config.bos_id, config.dtype) == ((7, 2), 1, "bfloat16")
+    assert (config.eos_ids, config.dtype) == ((7, 2), "bfloat16")
     assert not any((config.tied_embeddings, config.attention_bias, config.qk_norm, config.post_norms))
     assert config.quantization is None
 
@@ -129,17 +129,17 @@ def test_a_folder_without_a_readable_configuration_names_the_file(tmp_path: Path
 
 
 def test_quantised_folders_tell_their_scheme(tmp_path: Path) -> None:
-    facts = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True, "sym": False}
+    facts = {"quant_method": "gptq", "bits": 4, "group_size": 128}
     scheme = read(tmp_path, quantization_config=facts).quantization
     assert scheme is not None
     assert (scheme.method, scheme.name, scheme.group_size) == ("gptq", "int4", 128)
-    assert (scheme.act_order, scheme.symmetric, scheme.zero_offset) == (True, False, 1)
+    assert scheme.zero_offset == 1
     newer = read(tmp_path, quantization_config={**facts, "checkpoint_format": "gptq_v2"}).quantization
     assert newer is not None
     assert newer.zero_offset == 0
     awq = read(tmp_path, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True})
     assert awq.quantization is not None
-    assert (awq.quantization.method, awq.quantization.symmetric) == ("awq", False)
+    assert (awq.quantization.method, awq.quantization.zero_offset) == ("awq", 0)
 
 
 def test_a_stretched_context_counts(tmp_path: Path) -> None:
