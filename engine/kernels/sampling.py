@@ -1,41 +1,19 @@
-"""Helpers of the sampler: numbers that depend on seed and position alone, masks, and one pass over the logits."""
+"""One pass over the logits for what every choice needs: the best token, and the sum that makes probabilities."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from engine.kernels.launch import Kernel, runs
 
-def uniform(seeds: Tensor, positions: Tensor) -> Tensor:
-    """A number in [0, 1) for each seed and position ([N] int64 each), the same on every device: [N] fp32.
+if TYPE_CHECKING:
+    import triton.language as tl
 
-    Two rounds of a 32-bit integer hash (Wellons' lowbias32), which is what a counter-based generator needs.
-    """
-    return uniform_reference(seeds, positions)
-
-
-def uniform_reference(seeds: Tensor, positions: Tensor) -> Tensor:
-    """``uniform`` in plain torch."""
-    low = seeds & 0xFFFFFFFF
-    mixed = _mix(_mix(low ^ _mix(seeds >> 32 & 0xFFFFFFFF)) ^ (positions & 0xFFFFFFFF))
-    return (mixed >> 8).float() * 2.0**-24
-
-
-def _mix(x: Tensor) -> Tensor:
-    x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
-    x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
-    return x ^ (x >> 16)
-
-
-def apply_bitmask(logits: Tensor, bitmask: Tensor) -> None:
-    """Set those of ``logits`` [N, V] to -inf, in place, whose bit in ``bitmask`` [N, ceil(V / 32)] int32 is 0."""
-    bitmask_reference(logits, bitmask)
-
-
-def bitmask_reference(logits: Tensor, bitmask: Tensor) -> None:
-    """``apply_bitmask`` in plain torch."""
-    bits = bitmask.unsqueeze(-1) >> torch.arange(32, dtype=torch.int32, device=bitmask.device) & 1
-    logits.masked_fill_(bits.flatten(-2)[:, : logits.shape[-1]] == 0, float("-inf"))
+TILE = 4096
+"""Logits that a program reads at once."""
 
 
 def survey(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,9 +21,36 @@ def survey(logits: Tensor) -> tuple[Tensor, Tensor]:
 
     ([N] int64, [N] fp32.) The second is not finite when a row is poisoned: it has a NaN, or +inf, or nothing but -inf.
     """
-    return survey_reference(logits)
+    if not runs(logits):
+        return reference(logits)
+    logits = logits.contiguous()
+    rows, size = logits.shape
+    best = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    total = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    _survey[(rows,)](logits, best, total, size, TILE, num_warps=8)
+    return best, total
 
 
-def survey_reference(logits: Tensor) -> tuple[Tensor, Tensor]:
+@Kernel
+def _survey(logits, best, total, size, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+    row = tl.program_id(0).to(tl.int64)
+    most = float("-inf")
+    where = 0
+    summed = 0.0
+    for start in range(0, size, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        value = tl.load(logits + row * size + column, column < size, float("-inf")).to(tl.float32)
+        here, at = tl.max(value, 0, return_indices=True)
+        where = tl.where(here > most, start + at, where)
+        greater = tl.maximum(most, here)
+        base = tl.where(greater == float("-inf"), 0.0, greater)  # all masked so far: exp(-inf), not of NaN
+        summed = summed * tl.exp(most - base) + tl.sum(tl.exp(value - base), 0)
+        most = greater
+    base = tl.where(most == float("-inf"), 0.0, most)
+    tl.store(best + row, where)
+    tl.store(total + row, base + tl.log(summed))
+
+
+def reference(logits: Tensor) -> tuple[Tensor, Tensor]:
     """``survey`` in plain torch."""
     return logits.argmax(-1), logits.float().logsumexp(-1)
