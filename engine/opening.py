@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from engine import __version__
@@ -11,15 +12,16 @@ from engine.block_manager import BlockManager
 from engine.config import read_config
 from engine.detokenizer import Detokenizer
 from engine.dialogue import Dialogue
+from engine.draft import DraftModel
 from engine.engine import Engine
-from engine.errors import BrokenModel
+from engine.errors import BrokenModel, UnsupportedModel
 from engine.fitting import open_runner
 from engine.options import Options
 from engine.protocol import Language
 from engine.sampler import Sampler
 from engine.scheduler import Limits, Scheduler
 from engine.server import Served
-from engine.speculative import NgramProposer, Speculator
+from engine.speculative import NgramProposer, Proposer, Speculator
 from engine.structured import Structures
 from engine.tokenizer import Tokenizer
 
@@ -39,17 +41,17 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
     )
     context = min(options.context or MOST_CONTEXT, config.context)
     sampler = Sampler(config.eos_ids, structures)
+    proposer = _proposer(options, tokenizer, context)  # a draft model takes its memory first
     loaded = open_runner(path, config, options, context, sampler, lambda done, total: progress(done / total))
     runner, blocks = loaded.runner, loaded.blocks
     budget = options.token_budget or 512
     limits = Limits(options.max_sequences, max(budget, options.max_sequences), context)
     scheduler = Scheduler(BlockManager(blocks, loaded.block_size, options.prefix_cache), limits, config.eos_ids)
-    speculator = Speculator(NgramProposer()) if options.speculative == "ngram" else None
     engine = Engine(
         runner,
         scheduler,
         lambda sequence: Detokenizer(tokenizer),
-        speculator,
+        Speculator(proposer) if proposer else None,
         queue=options.queue,
         step_limit_s=options.step_limit_s,
         on_broken=on_broken,
@@ -75,6 +77,22 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
     says = f"{name} in {loaded.scheme}; context {context}, {blocks} cache blocks of {loaded.block_size}"
     language = Language(tokenizer, Dialogue.open(path), structures, config.vocabulary, context, config.hidden)
     return Served(name, card, says, language, engine)
+
+
+def _proposer(options: Options, tokenizer: Tokenizer, context: int) -> Proposer | None:
+    """Who guesses ahead. Raises ``ModelError`` for a draft model that is broken, or has other tokens."""
+    path = options.draft_model
+    if path is None:
+        return NgramProposer() if options.speculative == "ngram" else None
+    if not path.exists():
+        raise BrokenModel(f"{path} does not exist")
+    if Tokenizer.open(path).vocabulary != tokenizer.vocabulary:
+        raise UnsupportedModel(f"{path} has other tokens than {options.model}, so it cannot guess for it")
+    config = read_config(path)
+    context = min(context, config.context)
+    same = replace(options, kv_precision="auto", blocks=None)
+    small = open_runner(path, config, same, context, Sampler(config.eos_ids), lambda done, total: None)
+    return DraftModel(small.runner, BlockManager(small.blocks, small.block_size), context)
 
 
 def _digest(path: Path) -> str:

@@ -83,7 +83,7 @@ class Service:
             self.failure = EngineError(f"{type(error).__name__}: {error}")
 
     def _note(self, share: float) -> None:
-        self.progress = share
+        self.progress = min(share, 1.0)  # what is read twice (a tied embedding) counts twice
 
 
 class Server(uvicorn.Server):
