@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import Poisoned
@@ -39,7 +40,7 @@ def sample(values: Tensor, sequences: Iterable[Sequence]) -> list[Result]:
     return Sampler([EOS]).sample(values, wanted)
 
 
-def distribution(row: np.ndarray, how: Sampling) -> np.ndarray:
+def distribution(row: NDArray[Any], how: Sampling) -> NDArray[Any]:
     """What a row's draws are distributed as, by sorting, in doubles."""
     scores = row.astype(np.float64) / how.temperature
     shares = np.exp(scores - scores.max())
@@ -49,7 +50,7 @@ def distribution(row: np.ndarray, how: Sampling) -> np.ndarray:
     held = np.cumsum(shares[kept]) / shares[kept].sum()
     kept = kept[: int(np.searchsorted(held, how.top_p - 1e-12)) + 1] if how.top_p < 1 else kept
     kept = kept[shares[kept] >= how.min_p * shares.max()]
-    result = np.zeros_like(shares)
+    result: NDArray[Any] = np.zeros_like(shares)
     result[kept] = shares[kept] / shares[kept].sum()
     return result
 
@@ -171,7 +172,7 @@ def test_right_drafts_are_all_accepted_and_bring_one_more_token() -> None:
 
 @pytest.mark.parametrize("drafts", [[], [9, 9, 10]])
 def test_penalties_and_biases_are_what_their_formulas_say(drafts: list[int]) -> None:
-    how = {"presence_penalty": 0.9, "frequency_penalty": 0.3, "repetition_penalty": 1.7}
+    how: dict[str, Any] = {"presence_penalty": 0.9, "frequency_penalty": 0.3, "repetition_penalty": 1.7}
     mine = sequence(tokens=[4, 8, 8, 9, 12, 9], prompt=2, temperature=1e-30, logit_bias=((20, 4.5), (12, -2.0)), **how)
     mine.drafts = drafts
     values = logits(1 + len(drafts), seed=8)

@@ -47,7 +47,7 @@ def answer(
     random = np.random.default_rng(seed)
     closing = torch.zeros(tokenizer.size)
     for text, push in (("]", 40.0), ("}", 60.0), ('"', 80.0)):
-        closing[tokenizer.token_id(text)] = push
+        closing[tokenizer.encode(text, special=False)[0]] = push
     closing[ENDS] = 100.0
     while sequence.tokens[-1] not in ENDS:
         assert sequence.generated < 400, "it comes to no end"
