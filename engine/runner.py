@@ -13,6 +13,7 @@ from torch import Tensor
 
 from engine.batch import Batch, assemble
 from engine.errors import OutOfMemory, Poisoned, RequestFailed
+from engine.graphs import DecodeGraphs, cuda_capture
 from engine.kv_cache import KVCache
 from engine.parallel import Group
 from engine.request import Plan, Result, Row
@@ -52,6 +53,8 @@ class Runner:
         self.model, self.cache, self.device = model, cache, device
         self._sampler = sampler
         self._group = group or Group()
+        # Ranks exchange through the host, which a graph cannot hold.
+        self._step = DecodeGraphs(model, cache, cuda_capture(device) if self._group.size == 1 else None)
         self._sums: OrderedDict[int, tuple[int, Tensor]] = OrderedDict()
         """Of sequences that pool, by id: positions read so far, and the sum of their hidden states [hidden]."""
 
@@ -103,7 +106,7 @@ class Runner:
 
     def _hidden(self, plan: Plan) -> tuple[Batch, Tensor]:
         batch = assemble(plan, self.cache.block_size, self.device)
-        return batch, self.model(batch, self.cache)
+        return batch, self._step(batch)
 
     def _choose(self, plan: Plan, batch: Batch, hidden: Tensor) -> Choices | None:
         wanted = []
