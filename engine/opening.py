@@ -35,6 +35,8 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
     if not path.exists():
         raise BrokenModel(f"{path} does not exist")
     config = read_config(path)
+    if not config.eos_ids:
+        raise BrokenModel(f"{path} names no token that ends an answer")
     tokenizer = Tokenizer.open(path)
     structures = Structures(
         tokenizer.vocabulary, config.eos_ids, tokenizer.special, lambda text: tokenizer.encode(text, special=False)
