@@ -66,9 +66,9 @@ def add_request_routes(router: APIRouter, house: House, check: Callable[[Request
 
     @router.get("/now", summary="Places, each deployment's load and speeds of the last minute, the last decisions")
     async def now(request: Request) -> dict[str, Any]:
-        kept = log(request)
+        check(request)
         try:
-            return await what_goes_on(house, kept)
+            return await what_goes_on(house)
         except StoreError as error:
             raise _unreadable(error) from None
 

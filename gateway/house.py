@@ -19,6 +19,7 @@ from gateway.fleet import Fleet
 from gateway.keys import Caller, Door
 from gateway.measuring import Measuring
 from gateway.requests.log import RequestLog
+from gateway.requests.recent import Recent
 from gateway.settings import Settings
 from gateway.telemetry.telemetry import Telemetry
 from gateway.verdicts import Verdicts
@@ -52,6 +53,10 @@ class House:
         self._serves = serves
         self.running: dict[asyncio.Task[object], Exchange] = {}
         """The tasks that answer inference requests now."""
+        self.recent = Recent()
+        """The last requests that have ended, for who watches."""
+        if serves:
+            self.witnesses.append(self.recent)
         self.requests: RequestLog | None = None
         """The log of the last requests, where one is kept."""
         if serves and settings.requests.keep:

@@ -83,11 +83,6 @@ def violations(page: Page) -> list[str]:
     return [f"{each['id']}: {node['target']} {node['failureSummary']}" for each in found for node in each["nodes"]]
 
 
-def pages_are_there(gateway: Gateway) -> None:
-    """Return once all but inference is imported: from then on requests are remembered for the dashboard."""
-    assert httpx.get(f"{gateway.url}/ready", timeout=20).status_code == httpx.codes.OK
-
-
 def measured(gateway: Gateway) -> None:
     """Give each deployment a measurement, so that requests are predicted."""
     for deployment in gateway.house.fleet.deployments:

@@ -3,50 +3,71 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
+from gateway.requests.recent import Finished
 from gateway.requests.report import request_summary
 from gateway.requests.store import Wanted
-from policies.diagnosis.case import Case, Ended
+from policies.diagnosis.case import Ended
 from policies.types import Deployment
 
 if TYPE_CHECKING:
+    from gateway.exchange import Exchange
     from gateway.house import House
-    from gateway.requests.log import RequestLog
 
 RECENT_S = 60.0
-_MOST = 500
-"""Requests that are looked at: with more in a minute, the newest of them."""
 _LAST = 10
 
 
-async def what_goes_on(house: House, log: RequestLog) -> dict[str, Any]:
-    """Return it. ``seconds`` is the time that the speeds are about. Raises ``StoreError``."""
-    now = time.time()
-    recent = [case for _, case in await log.select(Wanted(_MOST, since=now - RECENT_S))]
-    covered_s = max(1.0, now - recent[-1].at) if len(recent) == _MOST else RECENT_S
-    live, admission = log.live(), house.admission
+def places(house: House) -> dict[str, Any]:
+    """Return how many requests run and wait, and what the cache has done. ``at`` is seconds since the epoch."""
+    admission, limits = house.admission, house.settings.limits
     return {
-        "at": round(now, 3),
-        "seconds": round(covered_s, 1),
+        "at": round(time.time(), 3),
         "running": admission.running,
-        "places": house.settings.limits.max_concurrent,
+        "places": limits.max_concurrent,
         "waiting": admission.waiting,
+        "queue": limits.queue,
         "cache": house.caching.stores.statistics.total() if house.caching is not None else None,
-        "deployments": [_deployment(house, each, recent, live, covered_s) for each in house.fleet.deployments],
-        "last": [request_summary(case) for case in recent[:_LAST]],
+    }
+
+
+async def what_goes_on(house: House) -> dict[str, Any]:
+    """Return it. ``seconds`` is the time that the speeds are about: shorter where more has ended than is remembered.
+
+    The last decisions come from the log of requests, with what was found of each; none where there is no log.
+    Raises ``StoreError``.
+    """
+    here = places(house)
+    recent, reaches_back = house.recent.since(here["at"] - RECENT_S)
+    covered_s = RECENT_S if reaches_back else max(1.0, here["at"] - recent[0].at)
+    running = list(house.running.values())
+    last = await house.requests.select(Wanted(_LAST)) if house.requests is not None else []
+    return {
+        **here,
+        "seconds": round(covered_s, 1),
+        "deployments": [_deployment(house, each, recent, running, covered_s) for each in house.fleet.deployments],
+        "last": [request_summary(case) for _, case in last],
     }
 
 
 def _deployment(
-    house: House, deployment: Deployment, recent: list[Case], live: list[Case], covered_s: float
+    house: House, deployment: Deployment, recent: Sequence[Finished], running: Sequence[Exchange], covered_s: float
 ) -> dict[str, Any]:
     fleet = house.fleet
-    served = [case for case in recent if case.tries and case.deployment == deployment.id]
-    runs = [case for case in live if case.tries and case.deployment == deployment.id]
-    firsts = [case.ttft_s for case in served if case.ttft_s is not None]
-    written = sum(case.output_tokens or 0 for case in (*served, *runs))
+    served = [each for each in recent if each.attempts and each.deployment == deployment.id]
+    runs = [
+        each for each in running if each.tries and each.deployment is not None and each.deployment.id == deployment.id
+    ]
+    outcomes = [each.tries[-1].outcome for each in runs]
+    firsts = [each.ttft_s for each in served if each.ttft_s is not None]
+    speeds = [each.decode_per_s for each in served if each.decode_per_s is not None]
+    speeds += [1.0 / tpot_s for each in outcomes if each is not None and (tpot_s := each.tpot_s)]
+    written = sum(each.output_tokens or 0 for each in served) + sum(
+        each.written for each in outcomes if each is not None
+    )
     return {
         "id": deployment.id,
         "model": deployment.model,
@@ -55,20 +76,10 @@ def _deployment(
         "state": "up" if fleet.serves(deployment) else fleet.health_of(deployment),
         "slots": deployment.slots,
         "inflight": fleet.inflight_on(deployment),
-        "until_first_token": sum(case.ttft_s is None for case in runs),
+        "until_first_token": sum(each.first_token_at is None for each in runs),
         "requests": len(served),
-        "failed": sum(case.ended is Ended.FAILED for case in served),
+        "failed": sum(each.ended == Ended.FAILED for each in served),
         "ttft_s": round(median(firsts), 4) if firsts else None,
         "output_tokens_per_s": round(written / covered_s, 1),
-        "decode_tokens_per_s": _decode_speed([*served, *runs]),
+        "decode_tokens_per_s": round(median(speeds), 1) if speeds else None,
     }
-
-
-def _decode_speed(cases: list[Case]) -> float | None:
-    """Return the median of the tokens a second that single requests were given."""
-    speeds = [
-        (written - 1) / case.stages.decode_s
-        for case in cases
-        if (written := case.output_tokens or 0) > 1 and case.stages.decode_s > 0.0
-    ]
-    return round(median(speeds), 1) if speeds else None

@@ -17,7 +17,7 @@ from cache.tasks import end
 from gateway.client import Receive, Scope, Send
 from gateway.errors import ApiError
 from gateway.house import House
-from gateway.ui.recent import MOST, Recent
+from gateway.requests.recent import MOST
 from gateway.ui.state import state
 
 EVERY_S: Final = 1.0
@@ -36,9 +36,9 @@ _HEADERS: Final = [
 class Feed:
     """All open dashboards of one house."""
 
-    def __init__(self, house: House, recent: Recent) -> None:
+    def __init__(self, house: House) -> None:
         self._house = house
-        self._recent = recent
+        self._recent = house.recent
         self._encoder = msgspec.json.Encoder()
         self._listening = 0
         self._state: bytes = b""
@@ -75,7 +75,7 @@ class Feed:
         """Return an event with the requests after number ``seen``, and the number of the last."""
         now = asyncio.get_running_loop().time()
         if not self._state or now - self._state_at >= EVERY_S / 2:
-            self._state = self._encoder.encode(state(self._house, self._recent.count))
+            self._state = self._encoder.encode(state(self._house))
             self._state_at = now
         requests = self._encoder.encode(self._recent.after(seen))
         return b'data: {"state":%b,"requests":%b,"most":%d}\n\n' % (self._state, requests, MOST), self._recent.count

@@ -9,16 +9,13 @@ from starlette.responses import Response
 from gateway.house import House
 from gateway.keys import require_admin
 from gateway.ui.feed import Feed, FeedResponse
-from gateway.ui.recent import Recent
 from gateway.ui.records import add_record_routes
 from gateway.ui.static_files import StaticFiles
 
 
 def ui_router(house: House) -> APIRouter:
-    """Return the routes. From now on the house's requests are remembered for those who look."""
-    recent = Recent()
-    house.witnesses.append(recent)
-    feed = Feed(house, recent)
+    """Return the routes."""
+    feed = Feed(house)
     files = StaticFiles(needs_key=bool(house.settings.auth.keys))
     router = APIRouter()
     admin = APIRouter(prefix="/admin", tags=["admin"])

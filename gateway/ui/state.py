@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from gateway import __version__
 from gateway.house import House
 from gateway.report import fleet_report
+from gateway.requests.now import places
 
 _SHOWN = (
     "id",
@@ -29,20 +29,15 @@ _SHOWN = (
 )
 
 
-def state(house: House, finished: int) -> dict[str, Any]:
-    """Return the state; ``finished`` requests have ended since the start. ``at`` is seconds since the epoch."""
-    admission, limits, fleet = house.admission, house.settings.limits, house.fleet
+def state(house: House) -> dict[str, Any]:
+    """Return the state; ``finished`` requests have ended since the start."""
+    fleet = house.fleet
     foreign = {engine.name: engine.foreign_running + engine.foreign_waiting for engine in fleet.engines}
     return {
-        "at": round(time.time(), 3),
+        **places(house),
         "version": __version__,
-        "running": admission.running,
-        "places": limits.max_concurrent,
-        "waiting": admission.waiting,
-        "queue": limits.queue,
-        "finished": finished,
+        "finished": house.recent.count,
         "measuring": house.measuring.state() if house.measuring is not None else None,
-        "cache": house.caching.stores.statistics.total() if house.caching is not None else None,
         "deployments": [
             {name: entry[name] for name in _SHOWN if name in entry} | {"foreign": foreign.get(entry["endpoint"], 0)}
             for entry in fleet_report(fleet)

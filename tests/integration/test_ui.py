@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
-from dashboards import LIMIT_MS, Open, ask, fill, measured, pages_are_there, started_browser, violations, visitor
+from dashboards import LIMIT_MS, Open, ask, fill, measured, started_browser, violations, visitor
 from engines.scripted import ScriptedEngine
 from engines.scripts import chat, status, whole
 from gateways import Gateway, engine_at
@@ -33,7 +33,6 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
             engine.routes["GET /props"] = whole({**PROPS, "model_ftype": precision, "model_path": f"{precision}.gguf"})
         engines = [engine_at(best, "best"), engine_at(fast, "fast")]
         gateway = Gateway(tmp_path_factory.mktemp("shown"), engines=engines, cache={"mode": "auto"})
-        pages_are_there(gateway)
         measured(gateway)
         fill(gateway)
         for text in ("one", "two", "two"):

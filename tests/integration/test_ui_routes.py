@@ -5,20 +5,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
-from dashboards import ask, fill, pages_are_there
+from dashboards import ask, fill
 from engines.scripted import ScriptedEngine
 from engines.scripts import chat, whole
 from engines.signals import Gate
 from gateways import LIMIT_S, Gateway, chat_body, engine_at
 
+from gateway.pages import build_pages
+from gateway.requests.recent import MOST
 from gateway.ui.feed import MOST_LISTENERS
-from gateway.ui.recent import MOST
 from gateway.ui.static_files import FOLDER
 
 Start = Callable[..., Gateway]
@@ -139,6 +141,44 @@ async def test_the_feed_tells_each_request_once_with_what_was_predicted_and_neve
     assert event["state"]["finished"] == 2
 
 
+async def test_requests_that_ended_before_the_dashboard_was_imported_are_told_too(
+    gateway: Start, scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_import = threading.Event()
+
+    def import_later(house: Any) -> Any:
+        assert may_import.wait(LIMIT_S)
+        return build_pages(house)
+
+    monkeypatch.setattr("gateway.app._import_pages", import_later)
+    running = gateway(engines=[engine_at(scripted(kind="vllm"), "a")])
+    async with running.client() as client:
+        early = await client.post("/v1/chat/completions", json=chat_body())
+        may_import.set()
+        async with listening(client) as events:
+            event = await anext(events)
+    assert [each["id"] for each in event["requests"]] == [early.headers["x-request-id"]]
+
+
+async def test_what_watches_in_a_browser_and_in_a_terminal_say_the_same(two: Gateway) -> None:
+    async with two.client() as client:
+        for name in ("best", "fast", "fast"):
+            body = chat_body(stream=True)
+            await client.post("/v1/chat/completions", json=body, headers={"x-paceline-deployment": name})
+        async with listening(client) as events:
+            told = await anext(events)
+        now = (await client.get("/admin/now")).json()
+    alike = ("running", "places", "waiting", "queue", "cache")
+    assert {name: now[name] for name in alike} == {name: told["state"][name] for name in alike}
+    ended = [each["deployment"] for each in told["requests"]]
+    assert {each["id"]: each["requests"] for each in now["deployments"]} == {
+        id_: ended.count(id_) for id_ in set(ended)
+    }
+    ttfts = [each["ttft_s"] for each in told["requests"] if each["deployment"] == "fast"]
+    fast = next(each for each in now["deployments"] if each["id"] == "fast")
+    assert fast["ttft_s"] == pytest.approx(sum(ttfts) / 2, abs=0.001)
+
+
 async def test_a_request_in_flight_is_counted_while_it_runs(gateway: Start, scripted: Scripted) -> None:
     engine, gate = scripted(kind="vllm"), Gate()
     engine.always(chat(gate=gate))
@@ -240,7 +280,6 @@ async def test_verdicts_come_with_their_measures_in_words_and_the_worst_pairs(tw
 
 def test_an_answer_from_the_cache_is_told_with_who_wrote_it(gateway: Start, scripted: Scripted) -> None:
     running = gateway(engines=[engine_at(scripted(kind="vllm"), "a")], cache={"mode": "auto"})
-    pages_are_there(running)
     for _ in range(2):
         ask(running)
 

@@ -159,5 +159,7 @@ async def test_nothing_is_kept_where_that_is_wanted(gateway: Start, scripted: Sc
     running = asked(gateway, scripted, "one", requests={"keep": 0})
     async with running.client() as client:
         answer = await client.get("/admin/requests")
+        now = (await client.get("/admin/now")).json()
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "requests_off")
+    assert ([each["requests"] for each in now["deployments"]], now["last"]) == ([1], [])
     assert list(running.house.settings.data_dir.glob("requests*")) == []

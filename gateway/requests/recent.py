@@ -1,4 +1,4 @@
-"""The last requests that have ended, as the dashboard shows them: their figures, never their text."""
+"""The last requests that have ended, for who watches: their figures, never their text. In memory, from the start on."""
 
 from __future__ import annotations
 
@@ -60,6 +60,11 @@ class Recent:
         """Return those whose number is greater, oldest first, as far as they are still kept."""
         new = min(self.count - number, len(self._kept))
         return list(islice(self._kept, len(self._kept) - new, None)) if new > 0 else []
+
+    def since(self, at: float) -> tuple[list[Finished], bool]:
+        """Return those that have ended since then, oldest first, and whether these are all of them."""
+        found = [each for each in self._kept if each.at >= at]
+        return found, len(found) < MOST
 
 
 def _finished(number: int, exchange: Exchange) -> Finished:
