@@ -17,9 +17,19 @@ def attend(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int
     """
     if q.is_cuda:
         return _paged(q, cache, batch, scale, window)
-    if len(batch.spans) == 1:
-        return _over(q, cache, batch, batch.spans[0], scale, window)
+    if batch.longest == 1:
+        count, heads, size = q.shape
+        # The heads that share keys go as if they were positions: one product for them all.
+        grouped = q.view(count, 1, cache.keys.shape[2], -1, size).unbind()
+        found = [_last(*each, cache, scale, window) for each in zip(grouped, batch.spans, strict=True)]
+        return torch.cat(found).reshape(count, heads, size)
     return torch.cat([_over(q[s.first : s.last], cache, batch, s, scale, window) for s in batch.spans])
+
+
+def _last(q: Tensor, span: Span, cache: LayerCache, scale: float, window: int | None) -> Tensor:
+    """One position, the last of its sequence: ``q`` and what it finds, [1, kv_heads, heads / kv_heads, head_size]."""
+    first = 0 if window is None else max(span.length - window, 0)
+    return scaled_dot_product_attention(q, *cache.read(span.slots, first, q.dtype), scale=scale)
 
 
 def _paged(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int | None) -> Tensor:
@@ -35,17 +45,9 @@ def _paged(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int
 
 def _over(q: Tensor, cache: LayerCache, batch: Batch, span: Span, scale: float, window: int | None) -> Tensor:
     """One sequence: ``q`` [n, heads, head_size] over the keys and values that any of its rows sees."""
-    count, heads, size = q.shape
+    count = len(q)
     seen = span.length if window is None else min(span.length, count + window - 1)
-    slots = span.slots
-    if seen < span.length:
-        first = span.length - seen
-        slots = slice(slots.start + first, slots.stop) if isinstance(slots, slice) else slots[first:]
-    keys, values = cache.read(slots, q.dtype).permute(0, 2, 1, 3).unsqueeze(1)  # [1, kv_heads, seen, head_size] each
-    if count == 1:
-        # The heads that share keys go as if they were positions: one product for them all.
-        grouped = q.view(1, keys.shape[1], -1, size)
-        return scaled_dot_product_attention(grouped, keys, values, scale=scale).reshape(1, heads, size)
+    keys, values = cache.read(span.slots, span.length - seen, q.dtype)
     mask = None
     if count != seen or (window is not None and window < seen):
         mask = batch.once((count, seen, window, q.dtype), lambda: _mask(count, seen, window, q.dtype))

@@ -22,6 +22,7 @@ class LayerCache:
         both = torch.zeros((2, blocks, block_size, heads, size), dtype=dtype, device=device)
         self.keys, self.values = both[0], both[1]
         self._slots = both.view(2, blocks * block_size, heads, size)
+        self._heads = tuple(part.transpose(0, 1).unsqueeze(0) for part in self._slots)
         self.key_scales: Tensor | None = None
         self.value_scales: Tensor | None = None
         if not dtype.is_floating_point:
@@ -37,12 +38,22 @@ class LayerCache:
         self._slots[0].index_copy_(0, slots, keys.to(self._slots.dtype))
         self._slots[1].index_copy_(0, slots, values.to(self._slots.dtype))
 
-    def read(self, slots: slice | Tensor, dtype: torch.dtype) -> Tensor:
-        """Keys and values [2, L, kv_heads, head_size] at ``slots``: a view for a slice, else a copy."""
+    def read(self, slots: slice | Tensor, first: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [1, kv_heads, L, head_size], at ``slots`` from the one with index ``first`` on.
+
+        Views for a slice of what is stored in ``dtype``, else copies.
+        """
+        if isinstance(slots, slice):
+            start, count = slots.start + first, slots.stop - slots.start - first
+            if dtype == self._slots.dtype:
+                return self._heads[0].narrow(2, start, count), self._heads[1].narrow(2, start, count)
+            slots = slice(start, start + count)
+        else:
+            slots = slots[first:]
         found = _at(self._slots, slots)
-        if self.key_scales is not None:
-            return restore(found, _at(self._scales, slots), dtype)
-        return found if found.dtype == dtype else found.to(dtype)
+        found = found.to(dtype) if self.key_scales is None else restore(found, _at(self._scales, slots), dtype)
+        keys, values = found.transpose(1, 2).unsqueeze(1)
+        return keys, values
 
 
 def _at(whole: Tensor, slots: slice | Tensor) -> Tensor:

@@ -12,6 +12,8 @@ import pytest
 import torch
 import transformers
 
+torch.set_num_threads(1)  # steps of tiny models are shorter than threads' meeting, above all beside other programs
+
 SIZES: dict[str, Any] = {
     "vocab_size": 512,
     "hidden_size": 64,
