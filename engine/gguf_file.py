@@ -139,8 +139,6 @@ class _Cursor:
         if kind != _ARRAY:
             raise struct.error(f"unknown type {kind} of a value at byte {self.at}")
         inner, count = self.number("I"), self.number("Q")
-        if count > len(self.data) - self.at:
-            raise struct.error(f"an array of {count} values at byte {self.at}")
         if inner in _SCALARS:
             return list(self._numbers(_SCALARS[inner], count))
         return [self.value(inner) for _ in range(count)]

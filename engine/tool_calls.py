@@ -214,7 +214,7 @@ class _Call:
                 self._escaped = not self._escaped
             elif one == '"':
                 self._quoted = False
-                if self._depth == 1 and self._value is None:
+                if self._value is None:
                     self._key = str(_plain(self.text[self._string : self._at]))
         elif one == '"':
             self._quoted, self._string = True, self._at - 1

@@ -148,7 +148,7 @@ def test_a_stretched_context_counts(tmp_path: Path) -> None:
 
 
 def test_a_gguf_file_says_the_same_in_its_own_words(tmp_path: Path) -> None:
-    tokens = ["a", "<|im_end|>", "b", "<|endoftext|>"]
+    tokens = ["<|eot_id|>", "<|im_end|>", "b", "<|endoftext|>"]  # the first is plain text here
     special = ["<|im_end|>", "<|endoftext|>"]
     tensors = {
         "token_embd.weight": np.zeros((4, 8), np.float32),

@@ -140,6 +140,14 @@ def test_a_hostile_template_reads_no_file_runs_no_code_and_changes_nothing(templ
     assert messages == [USER]
 
 
+@pytest.mark.parametrize(
+    "template", ["{% set n = namespace() %}{% set n.__html__ = 1 %}", "{{ namespace(__html__=1) }}"]
+)
+def test_a_namespace_takes_no_name_that_python_gives_a_meaning_to(template: str) -> None:
+    with pytest.raises(InvalidRequest, match="__html__"):
+        render(template)
+
+
 def test_templates_and_their_tokens_are_found_in_a_folder(tmp_path: Path) -> None:
     settings: dict[str, Any] = {
         "eos_token": {"content": "</s>"},

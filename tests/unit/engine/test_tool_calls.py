@@ -112,6 +112,11 @@ def test_arguments_written_as_a_text_or_before_the_name_or_not_at_all_are_an_obj
         assert json.loads(call["function"]["arguments"]) == wanted
 
 
+def test_arguments_are_the_models_own_text_without_blanks_around_it() -> None:
+    answer = list('<tool_call>{"name": "weather", "arguments":  {"a" : 1}  }</tool_call>')
+    assert message(parsed(HERMES, "", answer))["tool_calls"][0]["function"]["arguments"] == '{"a" : 1}'
+
+
 def test_without_tools_nothing_is_taken_for_a_call() -> None:
     assert message(parsed(LLAMA, "", [TEXT], ()))["content"] == TEXT
 
