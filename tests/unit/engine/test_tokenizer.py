@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -192,6 +192,8 @@ def until(stops: list[str], pieces: list[str]) -> tuple[str, bool]:
     stops=st.lists(st.text("ab\n", min_size=1, max_size=4), max_size=3),
     pieces=st.lists(st.text("ab\n", max_size=5), max_size=12),
 )
+@example(stops=["b", "ab"], pieces=["aab"])
+@example(stops=["abab", "ba"], pieces=["a", "abab"])
 def test_a_stop_string_is_caught_wherever_the_pieces_end(stops: list[str], pieces: list[str]) -> None:
     text = "".join(pieces)
     # The first to be complete, found by trying every end.
