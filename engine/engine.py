@@ -284,7 +284,6 @@ class Engine:
 
     def _retreat(self, plan: Plan, error: OutOfMemory) -> None:
         logger.warning("%s: later steps are smaller", error)
-        self._tell()
         alone = self._scheduler.shrink(plan)
         if alone is not None and alone.id in self._requests:
             self._end(self._requests[alone.id], Failed(error))

@@ -116,15 +116,11 @@ class Scheduler:
         return Plan(tuple(rows), tuple(preempted))
 
     def commit(self, plan: Plan, results: Iterable[Result]) -> list[Outcome]:
-        """Takes in what a step brought. Returns what became of each row; sequences that ended have no blocks then."""
-        by_sequence = {result.sequence.id: result for result in results}
-        outcomes = []
-        for row in plan.rows:
-            result = by_sequence.get(row.sequence.id, Result(row.sequence))
-            outcome = self._advance(row, result)
-            outcomes.append(outcome)
+        """Takes in a step's results, one a row. Returns what became of each; those that ended have no blocks then."""
+        outcomes = [self._advance(row, result) for row, result in zip(plan.rows, results, strict=True)]
+        for outcome in outcomes:
             if outcome.finish is not None:
-                self.remove(row.sequence)
+                self.remove(outcome.sequence)
         return outcomes
 
     def shrink(self, plan: Plan) -> Sequence | None:

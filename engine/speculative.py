@@ -6,6 +6,7 @@ Verification changes no answer (see ``engine.sampler``), so all that is decided 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import log
 from typing import Protocol
 
 from engine.request import Plan, Sequence
@@ -14,10 +15,12 @@ from engine.scheduler import Outcome
 MOST = 8
 """Drafts a sequence has at most in one step."""
 MEMORY = 0.98
-"""What each further step leaves of the weight of those before, in the estimates of cost and acceptance."""
+"""What each further step leaves of the weight of those before, in the estimate of what steps cost."""
 LEAST_ACCEPTANCE = 0.1
-LONGEST_PAUSE = 256
-"""Steps after which a sequence whose drafts did not pay tries again, at most; the first pause is 8."""
+HOPE = 0.5
+"""The acceptance that is expected before anything is known."""
+DRIFT = 0.001
+"""How fast an expectation rises again while nothing is tried: so that trying costs a hundredth of the time at most."""
 
 
 class Proposer(Protocol):
@@ -70,20 +73,6 @@ class NgramProposer:
 
 
 @dataclass(slots=True)
-class _Record:
-    """How a sequence's drafts fared. It begins as if one of two had been accepted."""
-
-    proposed: float = 2.0
-    accepted: float = 1.0
-    pause: int = 8
-    waits: int = 0
-
-    @property
-    def acceptance(self) -> float:
-        return self.accepted / self.proposed
-
-
-@dataclass(slots=True)
 class _Cost:
     """A step's seconds as a line over the positions that it computes, by least squares with fading memory."""
 
@@ -124,7 +113,8 @@ class Speculator:
         self.accepted = 0
         self._proposer = proposer
         self._most = most
-        self._records: dict[int, _Record] = {}
+        self._overall = HOPE
+        self._acceptance: dict[int, float] = {}
         self._cost = _Cost()
 
     def propose(self, decoding: list[Sequence]) -> None:
@@ -133,14 +123,12 @@ class Speculator:
         chosen = []
         most = []
         for sequence in decoding:
-            record = self._records.setdefault(sequence.id, _Record())
-            record.waits = max(0, record.waits - 1)
-            limit = 0 if record.waits else self._length(record.acceptance, bar)
-            if limit:
+            acceptance = self._acceptance.setdefault(sequence.id, max(self._overall, 2 * LEAST_ACCEPTANCE))
+            if limit := self._length(acceptance, bar):
                 chosen.append(sequence)
                 most.append(limit)
-            elif not record.waits:  # after the pause it tries again, as if it were new
-                self._records[sequence.id] = _Record(pause=min(2 * record.pause, LONGEST_PAUSE), waits=record.pause)
+            else:
+                self._acceptance[sequence.id] += DRIFT * (1 - acceptance)
         if chosen:
             self._proposer.propose(chosen, most)
 
@@ -149,25 +137,24 @@ class Speculator:
         if plan.tokens == sum(1 + outcome.drafted for outcome in outcomes):  # no prompt was read beside
             self._cost.learn(plan.tokens, seconds)
         for outcome in outcomes:
-            record = self._records.get(outcome.sequence.id)
-            if not outcome.drafted or record is None:
-                continue
-            accepted = max(len(outcome.tokens) - 1, 0)
-            self.proposed += outcome.drafted
-            self.accepted += accepted
-            # Behind the first refused draft nothing is known.
-            record.proposed = 0.9 * record.proposed + min(accepted + 1, outcome.drafted)
-            record.accepted = 0.9 * record.accepted + accepted
+            if outcome.drafted and outcome.sequence.id in self._acceptance:
+                accepted = max(len(outcome.tokens) - 1, 0)
+                self.proposed += outcome.drafted
+                self.accepted += accepted
+                tried = min(accepted + 1, outcome.drafted)  # behind the first refused one nothing is known
+                new = accepted / tried
+                self._acceptance[outcome.sequence.id] += (1 - 0.9**tried) * (
+                    new - self._acceptance[outcome.sequence.id]
+                )
+                self._overall += (1 - 0.99**tried) * (new - self._overall)
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
-        self._records.pop(sequence.id, None)
+        self._acceptance.pop(sequence.id, None)
         self._proposer.forget(sequence)
 
     def _length(self, acceptance: float, bar: float) -> int:
-        length = 0
-        chance = acceptance
-        while length < self._most and chance > bar:
-            length += 1
-            chance *= acceptance
-        return length
+        """The largest length up to which each further draft pays."""
+        if acceptance <= bar:
+            return 0
+        return self._most if acceptance >= 1 else min(int(log(bar) / log(acceptance)), self._most)
