@@ -29,6 +29,7 @@ GEMMA_DEFAULTS = {
 }
 # Tokens that end an answer, by their texts, as llama.cpp finds them where a file's metadata names only one.
 ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>")
+WINDOW = "sliding_attention"
 GGUF_DTYPES = {"F32": "float32", "BF16": "bfloat16"}
 
 
@@ -154,7 +155,7 @@ def _config(raw: Mapping[str, Any], norms_are_whole: bool) -> ModelConfig:
     context = int(raw["max_position_embeddings"])
     scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
     theta = float(raw.get("rope_theta") or 10_000.0)
-    local = scaling.get("sliding_attention") or {}
+    local = scaling.get(WINDOW) or {}
     rope = rope_of(scaling.get("full_attention") or scaling, theta, context)
     bias = bool(raw.get("attention_bias"))
     return ModelConfig(
@@ -207,7 +208,7 @@ def _windows(raw: Mapping[str, Any], architecture: str, layers: int) -> tuple[in
         return tuple(int(window) if layer >= first else None for layer in range(layers))
     if len(kinds) != layers:
         raise ValueError(f"layer_types has {len(kinds)} entries for {layers} layers")
-    return tuple(int(window) if kind == "sliding_attention" else None for kind in kinds)
+    return tuple(int(window) if kind == WINDOW else None for kind in kinds)
 
 
 def _quantization(raw: Mapping[str, Any]) -> Quantization | None:
@@ -251,7 +252,7 @@ def _from_gguf(file: GGUFFile) -> dict[str, Any]:
         scaling["divisors"] = struct.unpack_from(f"<{place.nbytes // 4}f", file.data, place.offset)
     for name in ("factor", "attn_factor", "original_context_length", "yarn_beta_fast", "yarn_beta_slow"):
         scaling[GGUF_SCALING.get(name, name)] = get(f"{{arch}}.rope.scaling.{name}")
-    scheme = _scheme(file)
+    scheme, pattern = _scheme(file), get("{arch}.attention.sliding_window_pattern", 6)
     raw = {
         "model_type": kind,
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
@@ -268,6 +269,8 @@ def _from_gguf(file: GGUFFile) -> dict[str, Any]:
         "rope_scaling": {key: value for key, value in scaling.items() if value is not None},
         "sliding_window": get("{arch}.attention.sliding_window"),
         "use_sliding_window": False,
+        "sliding_window_pattern": pattern,
+        "layer_types": [WINDOW if one else "full_attention" for one in pattern] if isinstance(pattern, list) else None,
         # Only Gemma's largest model, of 62 layers, scales by the hidden size; GGUF files do not say it.
         "query_pre_attn_scalar": hidden / heads if layers == 62 else head_size,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,

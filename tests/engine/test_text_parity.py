@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from engine_kit import smollm2 as packaged
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from engine.config import read_config
 from engine.dialogue import Dialogue
 from engine.tokenizer import Tokenizer
 from tests.unit.engine.test_tokenizer import KINDS, SMOLLM, TEXTS, metaspace
-
-sys.path.append(str(Path(__file__).parents[2] / "scripts" / "engines"))
-from engine_kit import smollm2 as packaged
 
 USER = {"role": "user", "content": "What is 2 + 2? <b>Zürich</b>\n"}
 CHATS: list[list[dict[str, Any]]] = [

@@ -173,6 +173,9 @@ def test_a_gemma_file_has_its_norms_offset_in_it(tmp_path: Path) -> None:
     assert config.norm_offset == 0.0
     assert config.windows == (16,) * 5 + (None,)
     assert (config.rope.kind, config.rope.factor) == ("linear", 8.0)
+    told = values | {"gemma3.attention.sliding_window_pattern": [True, False, True, True, False, False]}
+    windows = read_config(write(tmp_path / "p.gguf", told, architecture="gemma3")).windows
+    assert windows == (16, None, 16, 16, None, None)
     assert config.rope_local is not None
     assert (config.rope_local.kind, config.query_scale) == ("default", 8**-0.5)
 
