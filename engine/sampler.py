@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import EngineError, Poisoned
+from engine.kernels.sampling import survey
 from engine.request import Result, Sampling, Sequence, TokenLogprobs
 from engine.structured import Structures
 
@@ -119,7 +120,7 @@ class Sampler:
                     errors[index] = error
                 else:
                     masks.update(zip(range(each.first, logits.shape[0]), torch.from_numpy(mask), strict=False))
-        tokens = logits.argmax(dim=1)
+        tokens, sums = _survey(logits)
         special = [p for p in places if p.row in masks or p.sequence.sampling.temperature > 0 or _edits(p.sequence)]
         if special:
             rows = torch.tensor([place.row for place in special], device=logits.device)
@@ -132,7 +133,7 @@ class Sampler:
             tuple(wanted),
             drafts,
             tokens,
-            logits.sum(dim=1, dtype=torch.float32),
+            sums,
             _logprobs(logits, tokens, places),
             errors,
         )
@@ -163,6 +164,13 @@ class Sampler:
             ends = {*self._eos_ids, *sampling.stop_token_ids}
             if mask is None or int(mask.sum()) > int(mask[indices([*ends]).cpu()].sum()):
                 score[indices([*ends])] = float("-inf")  # unless the form has ended, and nothing else may come
+
+
+def _survey(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Each row's best token, and a sum that is finite when the row is sound."""
+    if logits.is_cuda:
+        return survey(logits)
+    return logits.argmax(dim=1), logits.sum(dim=1, dtype=torch.float32)
 
 
 def _edits(sequence: Sequence) -> bool:

@@ -43,7 +43,7 @@ def check_norm(at: Place, rows: int, size: int) -> None:
     for added, offset in ((None, 0.0), (residual, 0.0), (residual, 1.0)):
         found, right = (f(x, weight, 1e-6, added, offset) for f in (norm.rms_norm, norm.reference))
         close(found[0], right[0])
-        close(found[1], right[1], 0.0)
+        close(found[1], right[1])
 
 
 def check_head_norm(at: Place, size: int) -> None:
