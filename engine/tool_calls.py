@@ -14,6 +14,7 @@ from engine.detokenizer import overlap
 Delta = dict[str, Any]
 """A piece of an answer in the form of ``choices[].delta`` in OpenAI's streams."""
 BLANK = " \t\r\n"
+KEYS = ("name", "arguments", "parameters", "function", "type", "id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ class CallParser:
             piece = {"index": self.calls - 1, "function": {"arguments": call.arguments[self._sent :]}}
             deltas.append({"tool_calls": [piece]})
             self._sent = len(call.arguments)
-        if (call.name is not None and not known) or (call.done and not self._announced):
+        if not self._announced and (call.done or call.name is not None or (self._form.bare and call.foreign)):
             self._say(deltas, self._tentative + call.text)
             self._calling = self._bare = False
         elif not call.done:
@@ -181,13 +182,17 @@ class CallParser:
 
 
 class _Call:
-    """One call's JSON object as it comes. ``arguments`` grows as text; ``floor`` is the depth at which it is whole."""
+    """One call's JSON object as it comes. ``arguments`` grows as text; ``floor`` is the depth at which it is whole.
+
+    ``foreign`` says that it has a key that no call has.
+    """
 
     def __init__(self, head: str = "", floor: int = 0) -> None:
         self.text = ""
         self.name: str | None = None
         self.arguments = ""
         self.done = False
+        self.foreign = False
         self._floor = floor
         self._at = self._depth = self._string = 0
         self._value: int | None = None
@@ -216,6 +221,7 @@ class _Call:
                 self._quoted = False
                 if self._value is None:
                     self._key = str(_plain(self.text[self._string : self._at]))
+                    self.foreign = self.foreign or self._key not in KEYS
         elif one == '"':
             self._quoted, self._string = True, self._at - 1
         elif one in "{[":

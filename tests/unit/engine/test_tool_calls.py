@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.dialogue import Dialogue, message
@@ -71,6 +71,7 @@ def parsed(template: str, prompt: str, answer: list[str], names: tuple[str, ...]
 
 
 @pytest.mark.parametrize(("template", "prompt", "answer", "content", "reasoning", "names"), ANSWERS)
+@settings(max_examples=30)
 @given(sizes=st.lists(st.integers(1, 9), max_size=80))
 def test_an_answer_is_read_the_same_however_it_is_cut(
     template: str,
@@ -115,6 +116,13 @@ def test_arguments_written_as_a_text_or_before_the_name_or_not_at_all_are_an_obj
 def test_arguments_are_the_models_own_text_without_blanks_around_it() -> None:
     answer = list('<tool_call>{"name": "weather", "arguments":  {"a" : 1}  }</tool_call>')
     assert message(parsed(HERMES, "", answer))["tool_calls"][0]["function"]["arguments"] == '{"a" : 1}'
+
+
+def test_json_that_is_no_call_is_shown_as_soon_as_a_key_says_so() -> None:
+    parser = Dialogue(LLAMA, {}).parser("", ("weather",))
+    assert parser.feed('{"na') == []
+    assert parser.feed('tion": "CH", ') == [{"content": '{"nation": "CH",'}]
+    assert message([*parser.feed('"name": "weather"}'), *parser.finish()])["content"] == ' "name": "weather"}'
 
 
 def test_without_tools_nothing_is_taken_for_a_call() -> None:
