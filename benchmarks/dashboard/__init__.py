@@ -1,0 +1,1 @@
+"""What an open dashboard costs over time, under live traffic: ``python -m benchmarks.dashboard``."""
