@@ -105,7 +105,7 @@ def _share(  # type: ignore[no-untyped-def]
         scores = dot(query, tl.trans(keys), WIDE) * scale
         if QUANTISED:
             scores *= tl.load(k_scale + slot * kv_heads + kv_head, seen, 0.0)[None, :]
-        if softcap:
+        if softcap > 0.0:
             scores = softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0)
         scores = tl.where(seen[None, :], scores, float("-inf"))
         greater = tl.maximum(most, tl.max(scores, 1))

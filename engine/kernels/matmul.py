@@ -65,7 +65,7 @@ def _product(x: Tensor, weight: Tensor, scales: Tensor, minima: Tensor | None, b
     group = 0 if minima is None else inner // scales.shape[1]
     rows = max(16, min(power_of_two(count), 64))
     columns = 32 if count <= FEW else 64
-    depth = 128 if not group else min(128, group & -group)
+    depth = 32 if x.dtype == torch.float32 else 128 if not group else min(128, group & -group)
     tiles = -(-count // rows) * -(-outer // columns)
     splits = max(1, min(PROGRAMS // tiles, inner // (4 * depth), 16)) if count <= FEW else 1
     out = torch.empty((count, outer), dtype=x.dtype, device=x.device)

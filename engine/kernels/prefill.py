@@ -110,7 +110,7 @@ def _tile(  # type: ignore[no-untyped-def]
         scores = dot(query, tl.trans(keys), WIDE) * scale
         if QUANTISED:
             scores *= tl.load(k_scale + slot * kv_heads + kv_head, real, 0.0)[None, :]
-        if softcap:
+        if softcap > 0.0:
             scores = softcap * (2.0 * tl.sigmoid(2.0 * scores / softcap) - 1.0)
         seen = position[None, :] <= at[:, None]
         if window:
