@@ -197,8 +197,9 @@ async def test_who_shares_the_call_of_another_gateway_is_linked_to_the_request_t
 def is_reached(running: Gateway) -> bool:
     caching = running.house.caching
     assert caching is not None
-    assert caching.stores.remote is not None
-    return bool(running.call(lambda: caching.stores.remote.available))
+    remote = caching.stores.remote
+    assert remote is not None
+    return bool(running.call(lambda: remote.available))
 
 
 def shared_calls(running: Gateway) -> float:
