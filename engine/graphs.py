@@ -72,7 +72,7 @@ def cuda_capture(device: torch.device) -> Callable[[Step], Step] | None:
 
     def capture(step: Step) -> Step:
         # Kernels are compiled, and ways chosen by measurement, before: neither can happen while a graph is captured.
-        aside = torch.cuda.Stream(device)
+        aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         aside.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(aside):
             step()

@@ -50,7 +50,7 @@ def _time_ms(way: Callable[[], Tensor]) -> float:
     way()
     least = float("inf")
     for _ in range(ROUNDS):
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         before.record()
         way()
         after.record()

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache, partial
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,7 +28,12 @@ def decode(
     window: int | None, softcap: float | None,
 ) -> Tensor:  # fmt: skip
     """``paged_decode`` in the fastest way; ``ours`` where none has been found yet."""
-    ways = {"triton": ours, "flash_attn": _flash_decode, "flashinfer": _flashinfer_decode, "torch": _torch_decode}
+    ways: dict[str, Way] = {
+        "triton": ours,
+        "flash_attn": _flash_decode,
+        "flashinfer": _flashinfer_decode,
+        "torch": _torch_decode,
+    }
     way = ways[_chosen("decode", ways, q, k_cache, scale, window, softcap)]
     return way(q, k_cache, v_cache, tables, lengths, scale, window, softcap)
 
@@ -37,7 +43,7 @@ def prefill(
     scale: float, window: int | None, softcap: float | None,
 ) -> Tensor:  # fmt: skip
     """``paged_prefill`` in the fastest way; ``ours`` where none has been found yet."""
-    ways = {"triton": ours, "flash_attn": _flash_prefill, "torch": _torch_prefill}
+    ways: dict[str, Way] = {"triton": ours, "flash_attn": _flash_prefill, "torch": _torch_prefill}
     way = ways[_chosen("prefill", ways, q, k_cache, scale, window, softcap)]
     return way(q, k_cache, v_cache, tables, starts, lengths, scale, window, softcap)
 
@@ -63,9 +69,9 @@ def _trial(rows: list[int], lengths: list[int], q: Tensor, k_cache: Tensor) -> t
     block_size = k_cache.shape[1]
     width = -(-max(lengths) // block_size)
     made = torch.Generator(q.device).manual_seed(0)
-    facts = {"dtype": q.dtype, "device": q.device, "generator": made}
-    queries = torch.randn((sum(rows), *q.shape[1:]), **facts)
-    keys, values = (torch.randn((width * len(rows), *k_cache.shape[1:]), **facts) for _ in range(2))
+    normal = partial(torch.randn, dtype=q.dtype, device=q.device, generator=made)
+    queries = normal((sum(rows), *q.shape[1:]))
+    keys, values = (normal((width * len(rows), *k_cache.shape[1:])) for _ in range(2))
     order = torch.randperm(len(keys), device=q.device, generator=made, dtype=torch.int32)
     whole = partial(torch.tensor, dtype=torch.int32, device=q.device)
     return queries, keys, values, order.view(len(rows), width), whole([0, *accumulate(rows)]), whole(lengths)
@@ -123,12 +129,12 @@ def _flashinfer_decode(
     return found
 
 
-def _torch_decode(q: Tensor, k: Tensor, v: Tensor, tables: Tensor, lengths: Tensor, *rest: object) -> Tensor:
+def _torch_decode(q: Tensor, k: Tensor, v: Tensor, tables: Tensor, lengths: Tensor, *rest: Any) -> Tensor:
     starts = torch.arange(len(q) + 1, dtype=torch.int32, device=q.device)
     return _torch_varlen(1, q, k, v, tables, starts, lengths, *rest)
 
 
-def _torch_prefill(q: Tensor, *rest: object) -> Tensor:
+def _torch_prefill(q: Tensor, *rest: Any) -> Tensor:
     return _torch_varlen(len(q), q, *rest)
 
 

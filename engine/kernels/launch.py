@@ -41,6 +41,10 @@ class Kernel:
         launch: Callable[..., Any] = self.compiled()[grid]
         return launch
 
+    def __call__(self, *_: object) -> Any:
+        """For a kernel's code, which calls others as functions; Python itself cannot."""
+        raise TypeError(f"{self._function.__name__} runs in kernels only")
+
     def compiled(self) -> Any:
         """What Triton makes of the function."""
         if self._compiled is None:
