@@ -210,6 +210,7 @@ async def test_a_stop_text_ends_the_answer_before_it(real: Subject) -> None:
 async def test_a_json_schema_is_kept(real: Subject) -> None:
     await need(real, Capability.JSON_SCHEMA)
     schema = {"type": "object", "properties": {"answer": {"enum": [42]}}, "required": ["answer"]}
+    schema["additionalProperties"] = False
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     body, _ = await real.whole({**HELLO, "response_format": form, "max_tokens": 40})
     assert json.loads(body["choices"][0]["message"]["content"]) == {"answer": 42}
