@@ -62,9 +62,9 @@ class Sequence:
     """One prompt and its answer so far. The scheduler owns ``computed``, ``blocks``, ``cached`` and ``drafts``.
 
     ``tokens`` are the prompt and all accepted output; ``computed`` of them have their keys and values in the cache, in
-    ``blocks`` (block i holds positions i * block_size and on). ``drafts`` are proposed tokens behind ``tokens`` that the
-    next step verifies. ``pools`` marks a sequence that is embedded (mean of its hidden states) instead of continued.
-    Times are seconds of the monotonic clock.
+    ``blocks`` (block i holds positions i * block_size and on). ``drafts`` are proposed tokens behind ``tokens`` that
+    the next step verifies. ``pools`` marks a sequence that is embedded (mean of its hidden states) instead of
+    continued. Times are seconds of the monotonic clock.
     """
 
     id: int
