@@ -212,7 +212,9 @@ async def test_a_json_schema_is_kept(real: Subject) -> None:
     schema = {"type": "object", "properties": {"answer": {"enum": [42]}}, "required": ["answer"]}
     schema["additionalProperties"] = False
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    body, _ = await real.whole({**HELLO, "response_format": form, "max_tokens": 40})
+    # A form leaves room for blanks, and a tiny model that wants to say something else fills it with them.
+    ask = [{"role": "user", "content": 'Repeat this and nothing else: {"answer": 42}'}]
+    body, _ = await real.whole({**HELLO, "messages": ask, "response_format": form, "max_tokens": 40})
     assert json.loads(body["choices"][0]["message"]["content"]) == {"answer": 42}
 
 
