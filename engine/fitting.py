@@ -65,8 +65,7 @@ def open_runner(
     """
     group = group or Group()
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    cores = min(psutil.cpu_count(logical=False) or 1, len(os.sched_getaffinity(0)))
-    torch.set_num_threads(options.threads or cores)
+    torch.set_num_threads(options.threads or _cores())
     weights = open_weights(path, config, progress)
     linears = {shape for name, shape in shapes(config).items() if len(shape) == 2 and "embed" not in name}
     embedding = config.vocabulary * config.hidden
@@ -117,3 +116,9 @@ def _blocks(sequences: int, context: int, block_bytes: int, device: torch.device
     share = CPU_SHARE if device.type == "cpu" else 0.9
     one = -(-context // BLOCK)
     return max(one, min(sequences * one, int(_free(device) * share) // block_bytes))
+
+
+def _cores() -> int:
+    """Physical cores that this process may use; macOS has no word for the latter."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(psutil.cpu_count(logical=False) or usable, usable)
