@@ -69,6 +69,7 @@ class Weights:
         self._tensors = tensors
         self._progress = progress
         self._total = sum(tensor.nbytes for tensor in tensors.values())
+        self._unread = set(tensors)
         self._done = 0
 
     def names(self) -> list[str]:
@@ -87,7 +88,9 @@ class Weights:
             wrong = int((~torch.isfinite(tensor)).sum())
             if wrong:
                 raise BrokenModel(f"{name} holds {wrong} values that are not finite")
-        self._done += stored.nbytes
+        if name in self._unread:  # a tied embedding is read twice
+            self._unread.remove(name)
+            self._done += stored.nbytes
         if self._progress:
             self._progress(self._done, self._total)
         return tensor

@@ -12,7 +12,7 @@ from collections.abc import Sequence as Listed
 from dataclasses import dataclass, field
 from functools import partial
 from types import FrameType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -30,6 +30,8 @@ from engine.fields import Fields
 from engine.metrics import Metrics
 from engine.protocol import Embedding, Generation, Language
 from engine.request import Sequence
+
+_Kind = TypeVar("_Kind", Generation, Embedding)
 
 MOST_BODY_BYTES = 64 * 1024 * 1024
 GRACE_S = 7.0
@@ -83,7 +85,7 @@ class Service:
             self.failure = EngineError(f"{type(error).__name__}: {error}")
 
     def _note(self, share: float) -> None:
-        self.progress = min(share, 1.0)  # what is read twice (a tied embedding) counts twice
+        self.progress = share
 
 
 class Server(uvicorn.Server):
@@ -265,21 +267,30 @@ class _Work:
             self._service.metrics.unfinished()
 
 
-class _Generate:
+class _Path(Generic[_Kind]):
+    """A path that has the engine work on what its body asks for."""
+
+    def __init__(self, service: Service, read: Callable[[Fields, Language], _Kind]) -> None:
+        self._service = service
+        self._read: Callable[[Fields, Language], _Kind] = read
+
+    async def _asked(self, receive: Receive) -> tuple[Served, _Kind]:
+        """What is served, and what is asked of it. Raises ``EngineError``."""
+        served, fields = await _asked(self._service, receive)
+        return served, await asyncio.to_thread(self._read, fields, served.language)
+
+    def _work(self, served: Served, asked: _Kind, receive: Receive) -> _Work:
+        return _Work(self._service, served, asked.sequences(self._service.numbers.__next__), receive)
+
+
+class _Generate(_Path[Generation]):
     """A path whose answers are generated."""
 
-    def __init__(self, service: Service, read: Callable[[Fields, Language], Generation]) -> None:
-        self._service = service
-        self._read = read
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service = self._service
-        served, fields = await _asked(service, receive)
-        asked = await asyncio.to_thread(self._read, fields, served.language)
+        served, asked = await self._asked(receive)
         answer = answers.Answer(asked, served.name, served.language.tokenizer)
-        sequences = asked.sequences(service.numbers.__next__)
         begun = False
-        async with _Work(service, served, sequences, receive) as work:
+        async with self._work(served, asked, receive) as work:
             try:
                 while not answer.whole and (batch := await work.next()):
                     out = b"" if begun else answer.begin()
@@ -302,21 +313,14 @@ class _Generate:
                 await send(_part(answer.body(), more=False))
 
 
-class _Embed:
+class _Embed(_Path[Embedding]):
     """The path whose answers are embeddings."""
 
-    def __init__(self, service: Service, read: Callable[[Fields, Language], Embedding]) -> None:
-        self._service = service
-        self._read = read
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        service = self._service
-        served, fields = await _asked(service, receive)
-        asked = await asyncio.to_thread(self._read, fields, served.language)
-        sequences = asked.sequences(service.numbers.__next__)
+        served, asked = await self._asked(receive)
         done: dict[int, Done] = {}
-        async with _Work(service, served, sequences, receive) as work:
-            while len(done) < len(sequences):
+        async with self._work(served, asked, receive) as work:
+            while len(done) < len(asked.inputs):
                 batch = await work.next()
                 if not batch:
                     return

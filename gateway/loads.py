@@ -48,10 +48,9 @@ class Loads:
             if not engine.is_plain:
                 ids.update(deployment.id for deployment in engine.deployments)
         most = max(0, facts.prompt_tokens - 1)
-        for id_, tokens in held.items():
-            if tokens > most:
-                held[id_] = most
-        return {id_: self._view(id_, held.get(id_, 0), now) for id_ in ids if id_ in self._places}
+        return {
+            id_: self._view(id_, min(held[id_], most) if id_ in held else 0, now) for id_ in ids if id_ in self._places
+        }
 
     def _view(self, id_: str, cached_tokens: int, now: float) -> LoadView:
         engine, deployment = self._places[id_]
