@@ -199,7 +199,7 @@ def _vllm(spec: LaunchSpec, port: int) -> Command:
     is_folder = Path(spec.model).is_dir()
     name = spec.alias or (Path(spec.model).resolve().name if is_folder else spec.model)
     start = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", spec.model, "--served-model-name", name]
-    start += ["--host", LOOPBACK, "--port", str(port)]
+    start += ["--host", LOOPBACK, "--port", str(port), "--enable-prompt-tokens-details"]  # how many it had in its cache
     if spec.precision in _VLLM_DTYPES:
         start += ["--dtype", _VLLM_DTYPES[spec.precision]]
     for option, value in (

@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 _LINE: Final = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{[^}]*\})?\s+(\S+)", re.M)
+_LABEL: Final = r'^{name}\{{(?:[^}}]*,)?{label}="([^"]*)"'
 
 
 class Gauges:
@@ -44,3 +45,10 @@ def read_gauges(text: bytes) -> Gauges:
         if number == number:  # not NaN
             values.setdefault(name, []).append(number)
     return Gauges(values)
+
+
+def read_label(text: bytes, name: str, label: str) -> str | None:
+    """A label of the first sample of ``name``: where an engine tells settings so. ``None`` when it has none."""
+    pattern = _LABEL.format(name=re.escape(name), label=re.escape(label))
+    found = re.search(pattern, text.decode(errors="replace"), re.M)
+    return found[1] if found else None

@@ -16,7 +16,7 @@ from adapters.base import Call, Endpoint, EngineDescription, EngineLoad, EngineT
 from adapters.errors import Broken, EngineError, Rejected, TimedOut
 from adapters.model_folder import digest_of_folder, precision_of_folder
 from adapters.openai_protocol import OpenAIAdapter, has_text_prompt
-from adapters.prometheus import read_gauges
+from adapters.prometheus import read_gauges, read_label
 from policies.types import Capability, Operation, Precision
 
 _GENERATES: Final = frozenset(
@@ -28,6 +28,7 @@ _GENERATES: Final = frozenset(
         Capability.CHOICES,
     ]
 )
+_SETTINGS: Final = "vllm:cache_config_info"
 _BEYOND_EVERY_CONTEXT: Final = 1_000_000_000
 _TOOL: Final = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
 _PIXEL: Final = "data:image/gif;base64,R0lGODdhAQABAIAAAAAAAAAAACwAAAAAAQABAAACAkQBADs="
@@ -59,11 +60,11 @@ class VllmAdapter(OpenAIAdapter):
 
     async def describe(self) -> EngineDescription:
         try:
-            version, listed = await asyncio.gather(
-                self._ask_json("GET", "/version"), self._ask_json("GET", "/v1/models")
+            version, listed, cache_block = await asyncio.gather(
+                self._ask_json("GET", "/version"), self._ask_json("GET", "/v1/models"), self._cache_block()
             )
             cards = [card for card in listed.get("data") or () if isinstance(card, dict) and card.get("id")]
-            models = [await self._describe_model(card) for card in cards]
+            models = [await self._describe_model(card, cache_block) for card in cards]
         except EngineError:
             self._tried.clear()  # it may come back with other flags
             raise
@@ -102,7 +103,7 @@ class VllmAdapter(OpenAIAdapter):
         count = answer.get("count")
         return count if isinstance(count, int) else None
 
-    async def _describe_model(self, card: dict[str, Any]) -> ModelDescription:
+    async def _describe_model(self, card: dict[str, Any], cache_block: int) -> ModelDescription:
         endpoint, name, root = self.endpoint, str(card["id"]), str(card.get("root") or "")
         folder = endpoint.model_dir or root
         (found, scheme), digest = await asyncio.gather(
@@ -127,7 +128,19 @@ class VllmAdapter(OpenAIAdapter):
             capabilities=self._tried[name],
             digest=f"{PurePosixPath(root).name or name}:{digest}",
             settings=f"ctx={context}",
+            cache_block=cache_block,
         )
+
+    async def _cache_block(self) -> int:
+        """``ModelDescription.cache_block`` as its gauge of settings says: 128 on a CPU and 16 on a GPU unless set."""
+        try:
+            metrics = await self._ask("GET", "/metrics")
+        except EngineError:
+            return 1  # they can be closed to us where all else is open
+        if read_label(metrics, _SETTINGS, "enable_prefix_caching") == "False":
+            return 0
+        size = read_label(metrics, _SETTINGS, "block_size") or ""
+        return int(size) if size.isdecimal() else 1
 
     async def _try(self, model: str) -> frozenset[Capability]:
         """What the engine takes for this model. Raises EngineError when it does not say."""

@@ -50,4 +50,5 @@ def _build(
         fingerprint=fingerprint(description.kind, description.version, model, hardware),
         engine_version=description.version,
         hosted=description.kind == "hosted",
+        cache_block=model.cache_block,
     )

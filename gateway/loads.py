@@ -48,12 +48,11 @@ class Loads:
             if not engine.is_plain:
                 ids.update(deployment.id for deployment in engine.deployments)
         most = max(0, facts.prompt_tokens - 1)
-        return {
-            id_: self._view(id_, min(held[id_], most) if id_ in held else 0, now) for id_ in ids if id_ in self._places
-        }
+        return {id_: self._view(id_, min(held.get(id_, 0), most), now) for id_ in ids if id_ in self._places}
 
-    def _view(self, id_: str, cached_tokens: int, now: float) -> LoadView:
+    def _view(self, id_: str, held_tokens: int, now: float) -> LoadView:
         engine, deployment = self._places[id_]
+        block = deployment.cache_block
         health = engine.health
         busy_until = self._busy_until.get(id_)
         return LoadView(  # by position, which is quicker
@@ -66,7 +65,7 @@ class Loads:
             engine.remaining_load_s(now) if health is _LOADING else engine.usual_load_s,
             not self._breakers.allow(id_, now),
             0.0 if busy_until is None else max(0.0, busy_until - now),
-            cached_tokens,
+            held_tokens - held_tokens % block if block else 0,
             engine.note,
             self._lingering.left_s(id_, now),
         )

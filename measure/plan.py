@@ -8,17 +8,19 @@ from collections.abc import Sequence
 class Plan:
     """The runs of a few prompt lengths, the smallest first, breadth before depth.
 
-    The rule: every length once, then every length a second time, and so on. A run is left out when what it will
+    The rule: every length once, then every length a second time, and so on; lengths beyond the ``first`` shortest join
+    a round later, since for a slow engine they take what makes the others sure. A run is left out when what it will
     probably take no longer fits the budget, save for the first run of the ``least`` shortest lengths: without those
     there is no curve. A failed length is not tried again.
     """
 
-    def __init__(self, lengths: Sequence[int], *, runs: int, budget_s: float, least: int = 2) -> None:
+    def __init__(self, lengths: Sequence[int], *, runs: int, budget_s: float, least: int = 2, first: int = 3) -> None:
         self._taken: dict[int, list[float]] = {length: [] for length in sorted(set(lengths))}
         self._open = list(self._taken)
         self._runs = runs
         self._budget_s = budget_s
         self._least = least
+        self._late = frozenset(self._open[first:])
 
     @property
     def runs_left(self) -> int:
@@ -28,7 +30,7 @@ class Plan:
     def next(self) -> int | None:
         """Return the prompt length of the next run; ``None`` when the measurement is done."""
         wanted = [length for length in self._open if len(self._taken[length]) < self._runs]
-        for length in sorted(wanted, key=lambda length: len(self._taken[length])):
+        for length in sorted(wanted, key=lambda length: len(self._taken[length]) + (length in self._late)):
             if self._must(length) or self.spent_s + self._cost_s(length) <= self._budget_s:
                 return length
         return None

@@ -16,9 +16,11 @@ from measure.summary import summarise
 from measure.traffic import IDLE_LIMIT_S, Disturbed, Traffic
 from policies.types import Deployment, SpeedSample
 
-LENGTHS = (32, 128, 512)
+LENGTHS = (32, 128, 512, 1024)
 OUTPUT_TOKENS = 16
-RUNS = 3
+RUNS = 5
+"""Of each length, as far as the budget goes: it goes that far where an engine is fast, and its times are short and
+uncertain."""
 BUDGET_S = 10.0
 WARM_UP_LIMIT_S = 300.0
 """The first request may have to wait for the model to be loaded."""

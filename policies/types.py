@@ -164,6 +164,8 @@ class Deployment:
     hosted: bool = False
     stable: bool = False
     """It has passed its soak: dozens of requests in a row, some cancelled, some invalid. Preferred on ties."""
+    cache_block: int = 1
+    """Tokens of a block of its prefix cache, of which only whole ones are found again; 0 when it has no such cache."""
 
 
 @value

@@ -34,7 +34,7 @@ def bench(
         int, typer.Option(min=1, max=1024, help="Most requests at once; raised 1, 2, 4, … while TTFT stays below 3 ×.")
     ] = 32,
     runs: Annotated[int, typer.Option(min=3, help="Runs of each cell; a warm-up comes before them.")] = 5,
-    quick: Annotated[bool, typer.Option("--quick", help="As at a start: 3 prompt lengths in about 10 s.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="As at a start: 3 or 4 prompt lengths in about 10 s.")] = False,
     prefix_cache: Annotated[
         bool, typer.Option("--prefix-cache", help="Prompts that begin alike: what the engine's prefix cache saves.")
     ] = False,

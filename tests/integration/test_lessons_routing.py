@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from engines.scripted import Exchange, ScriptedEngine
-from engines.scripts import SSE, Script, chat, cut, fail, status, whole
+from engines.scripts import SSE, Script, chat, cut, fail, status, text, whole
 from engines.signals import Gate
 from fleets import samples
 from gateways import LIMIT_S, Gateway, chat_body, engine_at
@@ -194,6 +194,22 @@ async def test_the_part_of_a_prompt_that_an_engine_holds_is_not_predicted_again(
     held = {candidate["deployment"]: candidate for candidate in told["candidates"]}
     assert held["b"]["prefill_s"] < held["a"]["prefill_s"] / 2
     assert told["chosen"] == "b"
+
+
+async def test_an_engine_whose_cache_has_blocks_longer_than_a_prompt_holds_nothing_of_it(
+    scripted: Scripted, gateway: Start
+) -> None:
+    first, second = scripted(kind="vllm"), scripted(kind="vllm")
+    second.always(chat(prompt_tokens=1000))
+    engines = apart(first, second)
+    second.routes["GET /metrics"] = text('vllm:cache_config_info{block_size="4096"} 1.0\n')
+    running = gateway(engines=engines)
+    measure(running, a=(100.0, 20.0), b=(100.0, 20.0))
+    async with running.client() as client:
+        await ask(client, LONG * 3, model="m@b")
+        told = await explain(client, LONG * 3)
+    one, other = (candidate["prefill_s"] for candidate in told["candidates"])
+    assert one == pytest.approx(other)
 
 
 # Lesson 15: what must not teach

@@ -40,6 +40,14 @@ def test_an_engine_that_reads_fast_and_writes_slowly_is_measured_at_every_length
     assert order == [32, 128, 512] * 3
 
 
+def test_the_longest_prompt_waits_until_the_others_were_read_twice() -> None:
+    four = (*LENGTHS, 1024)
+    assert carry_out(Plan(four, runs=2, budget_s=10.0), lambda length: 0.1) == [*LENGTHS, *LENGTHS, 1024, 1024]
+    order = carry_out(Plan(four, runs=5, budget_s=10.0), lambda length: length / 200)
+    assert 1024 not in order
+    assert order[:6] == [*LENGTHS, *LENGTHS]
+
+
 def test_a_failed_length_is_left_and_another_one_takes_its_place() -> None:
     plan = Plan(LENGTHS, runs=1, budget_s=0.0)
     assert plan.next() == 32

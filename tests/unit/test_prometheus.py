@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapters.prometheus import read_gauges
+from adapters.prometheus import read_gauges, read_label
 
 TEXT = b"""# HELP vllm:num_requests_running Number of requests.
 # TYPE vllm:num_requests_running gauge
@@ -31,3 +31,15 @@ def test_what_is_not_there_is_none() -> None:
         assert gauges.total(name) is None
         assert gauges.highest(name) is None
     assert read_gauges(b"\xff\xfe").total("x") is None
+
+
+def test_settings_are_read_out_of_labels() -> None:
+    text = b"""# TYPE other:info gauge
+other:info{block_size="1"} 1.0
+a:info{hash_block_size="64",block_size="128",is_on="False"} 1.0
+"""
+    assert read_label(text, "a:info", "block_size") == "128"
+    assert read_label(text, "a:info", "hash_block_size") == "64"
+    assert read_label(text, "a:info", "is_on") == "False"
+    for name, label in (("a:info", "size"), ("a", "block_size"), ("info", "block_size"), ("b:info", "block_size")):
+        assert read_label(text, name, label) is None

@@ -55,7 +55,7 @@ async def test_trials_are_made_once_and_again_after_it_was_away(vllm: Subject) -
     await vllm.adapter.describe()
     first = len(engine.watched)
     await vllm.adapter.describe()
-    assert len(engine.watched) == first + 2
+    assert len(engine.watched) == first + 3
     version = engine.routes.pop("GET /version")
     with pytest.raises(Exception, match="Not Found"):
         await vllm.adapter.describe()
@@ -144,3 +144,24 @@ async def test_a_list_of_no_models_is_broken(vllm: Subject) -> None:
     vllm.scripted.stop()
     with pytest.raises(Unreachable):
         await vllm.adapter.describe()
+
+
+@pytest.mark.parametrize(
+    ("settings", "block"),
+    [
+        ('block_size="128",enable_prefix_caching="True"', 128),
+        ('enable_prefix_caching="False",block_size="16"', 0),
+        ('block_size="None"', 1),
+        ('other="1"', 1),
+    ],
+)
+async def test_its_gauges_tell_how_its_prefix_cache_is_cut(vllm: Subject, settings: str, block: int) -> None:
+    assert vllm.scripted is not None
+    vllm.scripted.routes["GET /metrics"] = scripts.text(f"vllm:cache_config_info{{{settings}}} 1.0\n")
+    assert (await vllm.model()).cache_block == block
+
+
+async def test_metrics_that_are_closed_do_no_harm(vllm: Subject) -> None:
+    assert vllm.scripted is not None
+    vllm.scripted.routes["GET /metrics"] = scripts.status(403)
+    assert (await vllm.model()).cache_block == 1
