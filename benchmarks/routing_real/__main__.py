@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -22,10 +22,23 @@ from benchmarks.routing_real.others import DISTURBED, Others
 from benchmarks.routing_real.phases import AT_ONCE, Phase, at_once, beside_others, choices, one_by_one
 from benchmarks.routing_real.shapes import shapes
 from scripts.lib.gateway_process import Gateway, GatewayFailed
-from scripts.lib.local_engines import MODEL, Engine, NotMade, is_made, llamacpp_engines, vllm_engine
+from scripts.lib.local_engines import (
+    MODEL,
+    Engine,
+    NotMade,
+    builtin_engines,
+    is_made,
+    llamacpp_engines,
+    vllm_engine,
+)
 
 EVERY_PRECISION = f"{MODEL}@int4+"
 """None of these deployments has a verdict on its quality, so that the bare name would admit 16 bits alone."""
+MORE: Mapping[str, tuple[str, Callable[[], list[Engine]]]] = {
+    "builtin": ("the built-in engine", builtin_engines),
+    "vllm": ("vLLM", lambda: [vllm_engine()]),
+}
+"""Engines that run beside llama.cpp where the kit's program of that name has made them."""
 
 console = Console(stderr=True)
 
@@ -58,18 +71,20 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=120, help="half of them alone, half at once (default 120)")
     parser.add_argument("--every", type=int, default=3, help="one in so many is asked of every candidate (default 3)")
     parser.add_argument("--scenes", type=int, default=8, help="choices that are compared beside others (default 8)")
-    parser.add_argument("--no-vllm", action="store_true", help="leave vLLM out, where it has been made")
+    parser.add_argument(
+        "--without", nargs="*", choices=tuple(MORE), default=(), help="engines to leave out, where they have been made"
+    )
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead of the tables")
     args = parser.parse_args()
     if args.quick:
-        args.requests, args.every, args.scenes, args.no_vllm = 20, 5, 1, True
+        args.requests, args.every, args.scenes, args.without = 20, 5, 1, tuple(MORE)
     return args
 
 
 def _run(args: argparse.Namespace, folder: Path, phases: list[Phase]) -> None:
     """Fill ``phases``; what is done stays there when it is interrupted."""
     config = folder / "paceline.yaml"
-    engines = _engines(with_vllm=not args.no_vllm)
+    engines = _engines(args.without)
     config.write_text(
         yaml.safe_dump(
             {"server": {"port": 0}, "data_dir": str(folder / "data"), "cache": {"mode": "off"}, "engines": engines},
@@ -87,12 +102,15 @@ def _run(args: argparse.Namespace, folder: Path, phases: list[Phase]) -> None:
         raise GatewayFailed(f"these processes are left: {left}")
 
 
-def _engines(*, with_vllm: bool) -> list[Engine]:
+def _engines(without: Sequence[str]) -> list[Engine]:
     engines = llamacpp_engines()
-    if with_vllm and is_made("vllm"):
-        engines.append(vllm_engine())
-    elif with_vllm:
-        console.print("Without vLLM: `scripts/engines/vllm` makes it.")
+    for name, (label, made) in MORE.items():
+        if name in without:
+            continue
+        if is_made(name):
+            engines += made()
+        else:
+            console.print(f"Without {label}: `scripts/engines/{name}` makes it.")
     return engines
 
 
