@@ -76,7 +76,13 @@ async def running(spec: LaunchSpec) -> AsyncIterator[Subject]:
         await process.stop()
 
 
-_GGUF = {Precision.BF16: "bf16", Precision.FP16: "f16", Precision.INT8: "q8_0", Precision.INT4: "q4_1"}
+_GGUF = {
+    Precision.FP32: "f32",
+    Precision.BF16: "bf16",
+    Precision.FP16: "f16",
+    Precision.INT8: "q8_0",
+    Precision.INT4: "q4_1",
+}
 
 
 def _builtin(folder: Path, precision: Precision) -> LaunchSpec:

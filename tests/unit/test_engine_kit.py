@@ -93,7 +93,7 @@ class TestDerivedPrecisions:
         writer.close()
         return path
 
-    @pytest.fixture(params=["q8_0", "f16", "bf16"])
+    @pytest.fixture(params=["q8_0", "f16", "bf16", "f32"])
     def name(self, request: pytest.FixtureRequest) -> str:
         return str(request.param)
 
@@ -105,7 +105,8 @@ class TestDerivedPrecisions:
 
     def test_the_file_says_which_precision_it_has(self, derived: gguf.GGUFReader, name: str) -> None:
         stated = derived.fields["general.file_type"].contents()
-        assert gguf.LlamaFileType(stated).name == f"MOSTLY_{name.upper()}"
+        how_much = "ALL" if name == "f32" else "MOSTLY"
+        assert gguf.LlamaFileType(stated).name == f"{how_much}_{name.upper()}"
 
     def test_matrices_change_their_type_and_norms_stay_float32(self, derived: gguf.GGUFReader, name: str) -> None:
         types = {tensor.name: tensor.tensor_type.name for tensor in derived.tensors}

@@ -1,4 +1,4 @@
-"""Write a GGUF model in another precision: `precision.py SOURCE TARGET q8_0|f16|bf16 [NOISE]` (needs the gguf package).
+"""Write a GGUF model in another precision: `precision.py SOURCE TARGET q8_0|f16|bf16|f32 [NOISE]` (needs the gguf package).
 
 NOISE harms the model on purpose, for tests of what notices that: see `derive`.
 """
@@ -16,6 +16,7 @@ PRECISIONS = {
     "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
     "f16": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
     "bf16": (gguf.GGMLQuantizationType.BF16, gguf.LlamaFileType.MOSTLY_BF16),
+    "f32": (gguf.GGMLQuantizationType.F32, gguf.LlamaFileType.ALL_F32),
 }
 _FILE_TYPE = gguf.Keys.General.FILE_TYPE
 _WRITTEN_BY_THE_WRITER = {gguf.Keys.General.ARCHITECTURE, _FILE_TYPE}
