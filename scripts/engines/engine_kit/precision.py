@@ -1,4 +1,4 @@
-"""Write a GGUF model in another precision: `precision.py SOURCE TARGET q8_0|f16|bf16|f32 [NOISE]` (needs the gguf package).
+"""Write a GGUF model in another precision: `precision.py SOURCE TARGET q8_0|f16|bf16|f32 [NOISE]` (needs gguf).
 
 NOISE harms the model on purpose, for tests of what notices that: see `derive`.
 """
