@@ -101,17 +101,23 @@ class Attention:
         self._epsilon = config.norm_eps
         self._qkv, self._out, self._norm, self._group = qkv, out, norm, group
 
-    def __call__(self, x: Tensor, angles: Angles, batch: Batch, cache: LayerCache) -> Tensor:
-        """``x`` [T, hidden] to [T, hidden]; its keys and values stay in ``cache``."""
+    def project(self, x: Tensor, angles: Angles, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Of ``x`` [T, hidden]: queries and keys [T, heads + kv_heads, head_size], values [T, kv_heads, head_size]."""
         heads, kv_heads = self._heads, self._kv_heads
         qkv = self._qkv(x).view(x.shape[0], heads + 2 * kv_heads, self._size)
         turning = qkv[:, : heads + kv_heads]
         if self._norm is not None:
             turning = functional.rms_norm(turning, (self._size,), None, self._epsilon) * self._norm
-        turned = turn(turning, heads, angles, batch)
-        cache.write(batch.slots, turned[:, heads:], qkv[:, heads + kv_heads :])
-        found = attend(turned[:, :heads], cache, batch, self._scale, self._window)
-        return self._group.total(self._out(found.reshape(x.shape[0], heads * self._size)))
+        return turn(turning, heads, angles, batch), qkv[:, heads + kv_heads :]
+
+    def attend(self, turned: Tensor, values: Tensor, batch: Batch, cache: LayerCache) -> Tensor:
+        """What ``project`` made, to [T, heads * head_size]; keys and values stay in ``cache``."""
+        cache.write(batch.slots, turned[:, self._heads :], values)
+        return attend(turned[:, : self._heads], cache, batch, self._scale, self._window).flatten(1)
+
+    def out(self, found: Tensor) -> Tensor:
+        """What ``attend`` found, to [T, hidden]."""
+        return self._group.total(self._out(found))
 
 
 class MLP:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from engine.batch import Batch, assemble
 from engine.errors import OutOfMemory, Poisoned, RequestFailed
-from engine.graphs import DecodeGraphs, cuda_capture
+from engine.graphs import DecodeGraphs, PieceGraphs, Pieces, cuda_capture
 from engine.kv_cache import KVCache
 from engine.parallel import Group
 from engine.request import Plan, Result, Row
@@ -23,11 +23,8 @@ POOLED = 1024
 """Sequences whose hidden states are being summed: those that were cancelled meanwhile are among them, oldest first."""
 
 
-class Model(Protocol):
+class Model(Pieces, Protocol):
     """What a runner needs of a model; ``engine.models.llama.Decoder`` is one."""
-
-    def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
-        """The hidden states [T, hidden] of a batch."""
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [N, vocabulary] of hidden states [N, hidden]."""
@@ -54,7 +51,8 @@ class Runner:
         self._sampler = sampler
         self._group = group or Group()
         # Ranks exchange through the host, which a graph cannot hold.
-        self._step = DecodeGraphs(model, cache, cuda_capture(device) if self._group.size == 1 else None)
+        capture = cuda_capture(device) if self._group.size == 1 else None
+        self._step = DecodeGraphs(PieceGraphs(model, capture), cache, capture)
         self._sums: OrderedDict[int, tuple[int, Tensor]] = OrderedDict()
         """Of sequences that pool, by id: positions read so far, and the sum of their hidden states [hidden]."""
 

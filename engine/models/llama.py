@@ -45,9 +45,17 @@ class Block:
         self, x: Tensor, residual: Tensor | None, angles: Angles, batch: Batch, cache: LayerCache
     ) -> tuple[Tensor, Tensor]:
         """``x`` and ``residual``, whose sum [T, hidden] is what comes in, to the two whose sum goes out."""
+        turned, values, residual = self.before(x, residual, angles, batch)
+        return self.after(self.attention.attend(turned, values, batch, cache), residual)
+
+    def before(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """What comes before attention reads the cache: turned queries and keys, values, and the residual."""
         normed, residual = (self.input_norm(x), x) if residual is None else self.input_norm.add(x, residual)
-        x = self.attention(normed, angles, batch, cache)
-        normed, residual = self.mlp_norm.add(x, residual)
+        return *self.attention.project(normed, angles, batch), residual
+
+    def after(self, found: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """What comes behind it, of what it ``found``, to the two whose sum goes out."""
+        normed, residual = self.mlp_norm.add(self.attention.out(found), residual)
         return self.mlp(normed), residual
 
 
@@ -69,14 +77,30 @@ class Decoder:
 
     def __call__(self, batch: Batch, cache: KVCache) -> Tensor:
         """The hidden states [T, hidden] of a batch; its keys and values stay in ``cache``."""
-        x = functional.embedding(batch.tokens, self._embedding)
-        if self._scale != 1:
-            x = x * self._scale
+        x, residual = self._embed(batch), None
         angles = {rope: rotary.at(batch) for rope, rotary in self._rotaries.items()}
-        residual = None
         for block, layer, rope in zip(self._blocks, cache.layers, self._ropes, strict=True):
             x, residual = block(x, residual, angles[rope], batch, layer)
         return self._norm(x) if residual is None else self._norm.add(x, residual)[0]
+
+    def _embed(self, batch: Batch) -> Tensor:
+        x = functional.embedding(batch.tokens, self._embedding)
+        return x if self._scale == 1 else x * self._scale
+
+    def piece(self, layer: int, batch: Batch, found: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
+        """What lies between the attentions of ``layer`` - 1, which ``found`` something, and of ``layer``.
+
+        That one's turned queries and keys, its values, and the residual; behind the last layer the hidden states. It
+        reads nothing of the batch but tokens and positions, and no cache. Before layer 0 nothing is found.
+        """
+        if layer == len(self._blocks):
+            return (self._norm.add(*self._blocks[-1].after(found, residual))[0],)
+        x, rest = self._blocks[layer - 1].after(found, residual) if layer else (self._embed(batch), None)
+        return self._blocks[layer].before(x, rest, self._rotaries[self._ropes[layer]].at(batch), batch)
+
+    def attend(self, layer: int, turned: Tensor, values: Tensor, batch: Batch, cache: KVCache) -> Tensor:
+        """What the attention of ``layer`` finds in the cache, where its keys and values stay."""
+        return self._blocks[layer].attention.attend(turned, values, batch, cache.layers[layer])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [N, vocabulary] of hidden states [N, hidden]."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
 
-from engine.batch import Batch
-from engine.graphs import SIZES, WIDTH, DecodeGraphs, Step, cuda_capture
+from engine.batch import Batch, assemble
+from engine.graphs import BUCKETS, SIZES, WIDTH, DecodeGraphs, PieceGraphs, Step, cuda_capture
 from engine.kernels import cache, decode
 from engine.kv_cache import KVCache
+from engine.request import Plan
+from engine.runner import Runner
+from tests.engine.conftest import ARCHITECTURES
+from tests.engine.driving import CPU, generate, own_blocks, row, runner, sequence
 
 HEADS, SIZE, BLOCKS, BLOCK = 2, 8, 30, 4
 
@@ -35,14 +41,15 @@ class Toy:
 
 
 class Captures:
-    """Steps that were captured; ``full`` makes the next one fail for want of memory."""
+    """Steps that were captured, each run before as a GPU's are; none beyond ``room``, for want of memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, room: int = 1000) -> None:
         self.count = 0
-        self.full = False
+        self.room = room
 
     def __call__(self, step: Step) -> Step:
-        if self.full:
+        step()
+        if self.count == self.room:
             raise torch.OutOfMemoryError("full")
         self.count += 1
         return step
@@ -106,10 +113,67 @@ def test_no_graph_is_captured_where_there_is_no_gpu_nor_for_more_sequences_than_
 
 
 def test_without_memory_for_a_graph_steps_go_on_without() -> None:
-    toy, captures = Toy(), Captures()
-    captures.full = True
-    step = graphs(toy, captures)
+    captures = Captures(room=0)
+    step = graphs(Toy(), captures)
     torch.testing.assert_close(step(batch(3, 0)), Toy()(batch(3, 0), cast(Any, None)))
-    captures.full = False
+    captures.room = 1
     step(batch(3, 1))
     assert captures.count == 0
+
+
+PROMPTS = (list(range(3, 60)), list(range(100, 105)), [7], list(range(200, 290)))
+
+
+def in_pieces(path: Path, captures: Captures) -> Runner:
+    engine = runner(path)
+    engine._step = DecodeGraphs(PieceGraphs(engine.model, captures), engine.cache, None)
+    return engine
+
+
+def said(engine: Runner, most: int) -> list[list[int]]:
+    """What follows each prompt, read in chunks of ``most`` positions beside other sequences' decode."""
+    sequences = [sequence(number, prompt) for number, prompt in enumerate(PROMPTS)]
+    own_blocks(sequences, 20, scattered=True)
+    return generate(engine, sequences, 12, most)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_a_model_in_pieces_says_what_it_says_in_one(tiny: Callable[[str], Path], architecture: str) -> None:
+    captures = Captures()
+    engine = in_pieces(tiny(architecture), captures)
+    layers = len(engine.cache.layers)
+    for most in (20, 1000, 20):
+        assert said(engine, most) == said(runner(tiny(architecture)), most)
+    assert captures.count % (layers + 1) == 0
+    assert captures.count <= 4 * (layers + 1)  # of up to 32, 64, 128 and 256 positions, each once
+
+
+def test_what_padding_holds_reaches_no_other_row(tiny: Callable[[str], Path]) -> None:
+    engine = in_pieces(tiny("llama"), Captures())
+    engine.model._embedding[500] = float("nan")  # type: ignore[attr-defined]
+    bad = sequence(0, [3, 4, *[500] * 25])
+    own_blocks([bad], 1)
+    assert engine.start(Plan((row(bad, 100),))).result()[0].error
+    assert said(engine, 20) == said(runner(tiny("llama")), 20)
+
+
+def test_larger_steps_and_decode_steps_are_not_run_in_pieces(tiny: Callable[[str], Path]) -> None:
+    captures = Captures()
+    engine = runner(tiny("llama"), blocks=2 * BUCKETS[-1])
+    pieces = PieceGraphs(engine.model, captures)
+    many = [sequence(number, list(range(3, 500))) for number in range(3)]
+    one = sequence(3, [5])
+    own_blocks([*many, one], 1)
+    for each in (many, [one]):
+        pieces(assemble(Plan(tuple(row(s, 500) for s in each)), engine.cache.block_size, CPU), engine.cache)
+    assert captures.count == 0
+
+
+@pytest.mark.parametrize("room", [0, 2, 5])
+def test_without_memory_for_a_piece_steps_go_on_in_one(tiny: Callable[[str], Path], room: int) -> None:
+    captures = Captures(room)
+    engine = in_pieces(tiny("llama"), captures)
+    assert said(engine, 20) == said(runner(tiny("llama")), 20)
+    captures.room = 100
+    assert said(engine, 1000) == said(runner(tiny("llama")), 1000)
+    assert captures.count == room
