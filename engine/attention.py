@@ -34,13 +34,12 @@ def _last(q: Tensor, span: Span, cache: LayerCache, scale: float, window: int | 
 
 def _paged(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int | None) -> Tensor:
     from engine.kernels.decode import paged_decode
+    from engine.kernels.paged import Past
     from engine.kernels.prefill import paged_prefill
 
-    caches = (cache.keys, cache.values, batch.tables)
     scales = (cache.key_scales, cache.value_scales)
-    if batch.longest == 1:
-        return paged_decode(q, *caches, batch.lengths, scale, window, None, *scales)
-    return paged_prefill(q, *caches, batch.starts, batch.lengths, scale, window, None, *scales)
+    past = Past(cache.keys, cache.values, batch.tables, batch.lengths, scale, window, None, *scales)
+    return paged_decode(q, past) if batch.longest == 1 else paged_prefill(q, batch.starts, past)
 
 
 def _over(q: Tensor, cache: LayerCache, batch: Batch, span: Span, scale: float, window: int | None) -> Tensor:

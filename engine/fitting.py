@@ -31,7 +31,13 @@ SPARE_BYTES = 500 << 20
 LEAST_BYTES: dict[Name, float] = {"fp32": 4, "bf16": 2, "fp16": 2, "int8": 1, "int4": 0.75, "fp8": 1}
 """Of a weight; a scheme may take more where there is room, up to ``MOST_BYTES``, when that is faster."""
 MOST_BYTES = 4.0
-KV = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "int8": torch.int8}
+KV = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "int8": torch.int8,
+    "fp8": torch.float8_e4m3fn,
+}
 CPU_SHARE = 0.25
 """Of the memory that is free: what a cache on a CPU takes at most where no size is asked for."""
 
@@ -81,6 +87,8 @@ def open_runner(
     cached = dtype if options.kv_precision == "auto" else KV.get(options.kv_precision)
     if cached is None:
         raise UnsupportedModel(f"no cache in {options.kv_precision}; {', '.join(KV)} are there")
+    if cached == KV["fp8"] and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
+        raise UnsupportedModel("this GPU has no fp8; a cache in int8 takes as much memory")
     each = BLOCK * position_bytes(config, cached, group)
     blocks = options.blocks or _blocks(options.max_sequences, context, each, device)
     runner = Runner(model, KVCache(config, blocks, BLOCK, cached, device, group), sampler, device, group)

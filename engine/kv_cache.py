@@ -14,7 +14,7 @@ from engine.parallel import Group
 class LayerCache:
     """One layer's keys and values, each ``[blocks, block_size, kv_heads, head_size]``, seen flat by ``slots``.
 
-    In int8 they have ``scales`` [blocks, block_size, kv_heads], one a slot and head; None otherwise.
+    In int8 and fp8 they have ``scales`` [blocks, block_size, kv_heads], one a slot and head; None otherwise.
     """
 
     def __init__(self, blocks: int, block_size: int, heads: int, size: int, dtype: torch.dtype, device: torch.device):
@@ -25,7 +25,7 @@ class LayerCache:
         self._heads = tuple(part.transpose(0, 1).unsqueeze(0) for part in self._slots)
         self.key_scales: Tensor | None = None
         self.value_scales: Tensor | None = None
-        if not dtype.is_floating_point:
+        if dtype.itemsize == 1:
             scales = torch.zeros((2, blocks, block_size, heads), dtype=torch.float32, device=device)
             self.key_scales, self.value_scales = scales[0], scales[1]
             self._scales = scales.view(2, blocks * block_size, heads)
@@ -77,5 +77,5 @@ class KVCache:
 
 def position_bytes(config: ModelConfig, dtype: torch.dtype, group: Group) -> int:
     """Bytes that one position takes in the caches of all layers, on this rank."""
-    head = config.head_size * dtype.itemsize + (0 if dtype.is_floating_point else 4)
+    head = config.head_size * dtype.itemsize + (4 if dtype.itemsize == 1 else 0)
     return 2 * config.layers * group.share(config.kv_heads, "key/value heads") * head

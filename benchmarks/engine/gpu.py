@@ -27,6 +27,7 @@ from engine.config import read_config
 from engine.kernels import choice
 from engine.kernels.decode import paged_decode, split_decode
 from engine.kernels.matmul import int4_linear, int8_linear
+from engine.kernels.paged import Past
 from engine.kernels.prefill import paged_prefill, tiled_prefill
 from engine.kv_cache import KVCache
 from engine.loader import open_weights
@@ -77,35 +78,33 @@ def limits() -> tuple[float, float]:
     return bandwidth, 2 * 8192**3 / timed_s(lambda: square @ square)
 
 
-def caches(sequences: int, length: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Keys, values, tables in random order and lengths."""
+def past(sequences: int, length: int) -> Past:
+    """Random keys and values, with tables in random order."""
     width = -(-length // BLOCK)
     shape = (sequences * width, BLOCK, KV_HEADS, SIZE)
     keys, values = (torch.randn(shape, dtype=torch.bfloat16, device=CUDA) for _ in range(2))
     tables = torch.randperm(len(keys), device=CUDA).int().view(sequences, width)
-    return keys, values, tables, torch.full((sequences,), length, dtype=torch.int32, device=CUDA)
+    lengths = torch.full((sequences,), length, dtype=torch.int32, device=CUDA)
+    return Past(keys, values, tables, lengths, SIZE**-0.5)
 
 
 def attention(bandwidth: float, compute: float) -> None:
     """Ours, and what was chosen, as parts of the limits."""
     table = Table("attention, bf16", "ours", "of the limit", "chosen", "its share of the limit", title="Kernels")
     for sequences, length in ((1, 4096), (8, 4096), (32, 4096), (128, 2048)):
-        keys, values, tables, lengths = caches(sequences, length)
+        seen = past(sequences, length)
         q = torch.randn((sequences, HEADS, SIZE), dtype=torch.bfloat16, device=CUDA)
-        arguments = (q, keys, values, tables, lengths, SIZE**-0.5)
-        ours, best = (timed_s(partial(f, *arguments)) for f in (split_decode, paged_decode))
+        ours, best = timed_s(partial(split_decode, q, None, seen)), timed_s(partial(paged_decode, q, seen))
         least = 4 * sequences * length * KV_HEADS * SIZE / bandwidth
         _row(table, f"decode, {sequences} of {length}", least, ours, best, "decode")
     for sequences, new, length in ((1, 2048, 2048), (4, 2048, 2048), (1, 8192, 8192), (4, 512, 4096)):
-        keys, values, tables, lengths = caches(sequences, length)
+        seen = past(sequences, length)
         q = torch.randn((sequences * new, HEADS, SIZE), dtype=torch.bfloat16, device=CUDA)
         starts = torch.arange(sequences + 1, dtype=torch.int32, device=CUDA) * new
-        asked = (q, keys, values, tables, starts, lengths, SIZE**-0.5)
-        ours, best = (timed_s(partial(f, *asked)) for f in (tiled_prefill, paged_prefill))
-        seen = sequences * (new * (length - new) + new * (new + 1) / 2)
-        _row(
-            table, f"prefill, {sequences} x {new} of {length}", 4 * seen * HEADS * SIZE / compute, ours, best, "prefill"
-        )
+        ours, best = (timed_s(partial(f, q, starts, seen)) for f in (tiled_prefill, paged_prefill))
+        pairs = sequences * (new * (length - new) + new * (new + 1) / 2)
+        least = 4 * pairs * HEADS * SIZE / compute
+        _row(table, f"prefill, {sequences} x {new} of {length}", least, ours, best, "prefill")
     console.print(table)
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from engine.kernels.launch import Kernel, power_of_two, runs
+from engine.packed import compress
 
 if TYPE_CHECKING:
     import triton.language as tl
@@ -58,7 +59,7 @@ def _write(  # type: ignore[no-untyped-def]
         cache, scales = v_cache, v_scale
     if QUANTISES:
         value = value.to(tl.float32)
-        scale = tl.maximum(tl.max(tl.abs(value), 1)[:, None], 1e-12) / largest
+        scale = tl.maximum(tl.max(tl.abs(value), 1)[:, None] / largest, 1e-30)
         tl.store(scales + slot * heads + head, scale, (head < heads) & (slot >= 0))
         value = tl.minimum(tl.maximum(value / scale, -largest), largest)
         if ROUNDS:  # to the nearest, ties to even: beyond 2^23 a float has no fraction
@@ -79,12 +80,4 @@ def reference(
         if scales is None:
             cache.flatten(0, 1)[slots] = new.to(cache.dtype)
         else:
-            cache.flatten(0, 1)[slots], scales.flatten(0, 1)[slots] = quantise(new, cache.dtype)
-
-
-def quantise(x: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """``x`` [..., D] in int8 or fp8 with one scale for its last dimension: (numbers [..., D], scales [...] fp32)."""
-    largest = LARGEST[dtype]
-    scales = x.float().abs().amax(-1).clamp_min(1e-12) / largest
-    numbers = (x.float() / scales.unsqueeze(-1)).clamp(-largest, largest)
-    return (numbers.round() if dtype == torch.int8 else numbers).to(dtype), scales
+            cache.flatten(0, 1)[slots], scales.flatten(0, 1)[slots] = compress(new, cache.dtype)

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from engine.kernels import activation, cache, decode, matmul, norm, prefill, rope, sampling
+from engine.kernels.paged import Past
+from engine.packed import compress
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 3e-3, torch.bfloat16: 2e-2}
@@ -40,8 +42,8 @@ def close(found: Tensor, right: Tensor, slack: float = 1.0) -> None:
 
 def check_norm(at: Place, rows: int, size: int) -> None:
     x, residual, weight = at.random(rows, size), at.random(rows + 1, size)[1:], at.random(size)
-    for added, offset in ((None, 0.0), (residual, 0.0), (residual, 1.0)):
-        found, right = (f(x, weight, 1e-6, added, offset) for f in (norm.rms_norm, norm.reference))
+    for added in (None, residual):
+        found, right = (f(x, weight, 1e-6, added) for f in (norm.rms_norm, norm.reference))
         close(found[0], right[0])
         close(found[1], right[1])
 
@@ -106,7 +108,7 @@ def caches(
     keys, values = at.random(*shape), at.random(*shape).flip(0)
     if heads.kept is None:
         return keys, values, None, None
-    (k, k_scale), (v, v_scale) = (cache.quantise(x, heads.kept) for x in (keys, values))
+    (k, k_scale), (v, v_scale) = (compress(x, heads.kept) for x in (keys, values))
     return k, v, k_scale, v_scale
 
 
@@ -116,14 +118,18 @@ def tables(at: Place, sequences: int, width: int) -> Tensor:
     return torch.randperm(sequences * width, generator=made).view(sequences, width).int().to(at.device)
 
 
+def past(at: Place, heads: Heads, blocks: Tensor, lengths: tuple[int, ...], block_size: int = 16) -> Past:
+    """Random keys and values in ``blocks``, seen as ``heads`` say."""
+    k, v, k_scale, v_scale = caches(at, heads, blocks.numel(), block_size)
+    return Past(k, v, blocks, at.whole(*lengths), heads.size**-0.5, heads.window, heads.softcap, k_scale, v_scale)
+
+
 def check_decode(at: Place, heads: Heads, lengths: tuple[int, ...], block_size: int = 16) -> None:
     """Ragged lengths; a length of 0 is padding."""
     width = -(-max(lengths) // block_size)
-    k, v, k_scale, v_scale = caches(at, heads, len(lengths) * width, block_size)
     q = at.random(len(lengths), heads.heads + 2, heads.size)[:, 1:-1]
-    where = (tables(at, len(lengths), width), at.whole(*lengths))
-    facts = (heads.size**-0.5, heads.window, heads.softcap, k_scale, v_scale)
-    close(decode.paged_decode(q, k, v, *where, *facts), decode.reference(q, k, v, *where, *facts))
+    seen = past(at, heads, tables(at, len(lengths), width), lengths, block_size)
+    close(decode.paged_decode(q, seen), decode.reference(q, seen))
 
 
 def check_prefill(
@@ -131,13 +137,11 @@ def check_prefill(
 ) -> None:
     """Some sequences start behind a prefix, one that another has shares its blocks."""
     width = -(-max(lengths) // block_size)
-    k, v, k_scale, v_scale = caches(at, heads, len(lengths) * width, block_size)
     q = at.random(sum(rows), heads.heads + 2, heads.size)[:, 1:-1]
     owned = tables(at, len(lengths), width)
     owned[-1, 0] = owned[0, 0]
-    where = (owned, at.whole(0, *accumulate(rows)), at.whole(*lengths))
-    facts = (heads.size**-0.5, heads.window, heads.softcap, k_scale, v_scale)
-    close(prefill.paged_prefill(q, k, v, *where, *facts), prefill.reference(q, k, v, *where, *facts))
+    starts, seen = at.whole(0, *accumulate(rows)), past(at, heads, owned, lengths, block_size)
+    close(prefill.paged_prefill(q, starts, seen), prefill.reference(q, starts, seen))
 
 
 def check_int8(at: Place, rows: int, inner: int, outer: int) -> None:

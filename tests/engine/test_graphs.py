@@ -13,6 +13,7 @@ from torch import Tensor
 from engine.batch import Batch, assemble
 from engine.graphs import BUCKETS, SIZES, WIDTH, DecodeGraphs, PieceGraphs, Step, cuda_capture
 from engine.kernels import cache, decode
+from engine.kernels.paged import Past
 from engine.kv_cache import KVCache
 from engine.request import Plan
 from engine.runner import Runner
@@ -36,7 +37,7 @@ class Toy:
             batch.tokens[:, None, None] + batch.positions[:, None, None] * torch.ones(HEADS, SIZE).cumsum(1)
         )
         cache.reference(new, new.flip(2), self.keys, self.values, batch.slots)
-        found = decode.reference(new, self.keys, self.values, batch.tables, batch.lengths, 0.5)
+        found = decode.reference(new, Past(self.keys, self.values, batch.tables, batch.lengths, 0.5))
         return found.flatten(1)
 
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from engine.kernels import flash, prefill
+from engine.kernels import flash
+from engine.kernels.paged import Past, reference
 from tests.engine.kernel_cases import Heads, Place, caches, close, tables
 
 AT, HEADS, ROWS, LENGTHS = Place(torch.float32), Heads(4, 2, 32), (1, 20, 7), (40, 20, 33)
@@ -29,7 +30,7 @@ def test_flash_attention_gets_lengths_windows_and_blocks_in_its_own_form(
         assert right == 0
         seen = left + 1 if left >= 0 else None
         scale, cap = facts["softmax_scale"], facts["softcap"] or None
-        return prefill.reference(q, k, v, facts["block_table"], starts, ends.diff(), scale, seen, cap)
+        return reference(q, starts, Past(k, v, facts["block_table"], ends.diff(), scale, seen, cap))
 
     def kvcache(q: Tensor, k: Tensor, v: Tensor, cache_seqlens: Tensor, **facts: Any) -> Tensor:
         count = len(q)
@@ -42,10 +43,7 @@ def test_flash_attention_gets_lengths_windows_and_blocks_in_its_own_form(
     q = AT.random(sum(ROWS), HEADS.heads, HEADS.size)
     starts = AT.whole(0, 1, 21, 28)
     for softcap in (None, 5.0):
-        rest = (0.2, window, softcap)
-        found = flash._flash_prefill(q, k, v, blocks, starts, lengths, *rest)
-        close(found, prefill.reference(q, k, v, blocks, starts, lengths, *rest))
-        last = flash._flash_decode(q[:3], k, v, blocks, lengths, *rest)
-        close(last, prefill.reference(q[:3], k, v, blocks, torch.arange(4), lengths, *rest))
-        ours = flash.prefill(prefill.reference, q, k, v, blocks, starts, lengths, *rest)
-        close(ours, found)
+        past = Past(k, v, blocks, lengths, 0.2, window, softcap)
+        right = reference(q, starts, past)
+        close(flash._flash_prefill(q, starts, past), right)
+        close(flash._flash_decode(q[:3], None, past), reference(q[:3], torch.arange(4), past))

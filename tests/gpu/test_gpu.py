@@ -19,6 +19,7 @@ from engine.batch import Batch
 from engine.config import read_config
 from engine.graphs import DecodeGraphs, cuda_capture
 from engine.kernels import choice, decode, launch
+from engine.kernels.paged import Past
 from engine.kv_cache import KVCache
 from engine.loader import open_weights
 from engine.models.parts import Parts
@@ -124,7 +125,7 @@ def test_a_replayed_step_gives_what_the_model_gives() -> None:
 
     def model(batch: Batch, _: object) -> Tensor:
         q = (torch.sin(batch.tokens[:, None] + torch.arange(1024, device="cuda")) * 2).to(at.dtype).view(-1, 8, 128)
-        return decode.paged_decode(q, k, v, batch.tables, batch.lengths, 0.1).flatten(1) @ weight
+        return decode.paged_decode(q, Past(k, v, batch.tables, batch.lengths, 0.1)).flatten(1) @ weight
 
     graphs = DecodeGraphs(model, cast(Any, None), cuda_capture(torch.device("cuda")))
     with torch.inference_mode():
