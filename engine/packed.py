@@ -13,6 +13,8 @@ from engine.kernels.matmul import pack, unpack
 
 GROUP = 32
 """Inputs that share a scale in int4, as in GGUF's Q4_0 and Q4_1."""
+PART = 1 << 19
+"""Numbers of a weight that are worked on at a time."""
 TINY = 1e-30
 
 
@@ -74,10 +76,17 @@ def concatenate(weights: Listed[Tensor | Grouped]) -> Tensor | Grouped:
     return torch.cat([weight.dense() if isinstance(weight, Grouped) else weight for weight in weights])
 
 
+def parts(weight: Tensor, multiple: int = 1) -> tuple[Tensor, ...]:
+    """Some outputs of a weight at a time, so many that what is made of them on the way stays within a CPU's caches."""
+    return torch.split(weight, max(PART // weight.shape[1] // multiple, 1) * multiple)
+
+
 def to_int8(weight: Tensor) -> Channels:
     """``weight`` [N, K] with a scale for each output; no weight is off by more than half its output's scale."""
-    scales = (weight.abs().amax(1).float() / 127).clamp_(min=TINY)
-    return Channels((weight.float() / scales[:, None]).round_().to(torch.int8), scales)
+    scales = (torch.maximum(weight.amax(1), -weight.amin(1)).float() / 127).clamp_(min=TINY)
+    pieces = parts(weight)
+    pairs = zip(pieces, torch.split(scales[:, None], len(pieces[0])), strict=True)
+    return Channels(torch.cat([(part.float() / scale).round_().to(torch.int8) for part, scale in pairs]), scales)
 
 
 def to_int4(weight: Tensor, group: int = GROUP) -> Grouped:
@@ -88,7 +97,14 @@ def to_int4(weight: Tensor, group: int = GROUP) -> Grouped:
     """
     if weight.shape[1] % group:
         raise UnsupportedModel(f"int4 needs a multiple of {group} inputs, a linear of this model has {weight.shape[1]}")
-    groups = weight.float().reshape(len(weight), -1, group)
+    numbers, scales, minima = zip(
+        *(_to_int4(part.float().view(len(part), -1, group)) for part in parts(weight)), strict=True
+    )
+    return Grouped(torch.cat(numbers), torch.cat(scales), torch.cat(minima))
+
+
+def _to_int4(groups: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The parts of ``Grouped`` for ``groups`` [N, groups, K / groups]."""
     least, most = groups.amin(2), groups.amax(2)
     extreme = torch.where(-least > most, least, most)
     scales, minima = torch.stack(((most - least) / 15, extreme / -8)), torch.stack((least, extreme))
@@ -97,7 +113,7 @@ def to_int4(weight: Tensor, group: int = GROUP) -> Grouped:
     error = (numbers * scales[..., None] + minima[..., None]).sub_(groups).square_().sum(3)
     centred = error[1] < error[0]
     chosen = torch.where(centred[..., None], numbers[1], numbers[0]).flatten(1)
-    return Grouped(pack(chosen), torch.where(centred, scales[1], scales[0]), torch.where(centred, minima[1], minima[0]))
+    return pack(chosen), torch.where(centred, scales[1], scales[0]), torch.where(centred, minima[1], minima[0])
 
 
 def compress(x: Tensor, kind: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Listed
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
-from math import ceil
+from math import ceil, inf
 from typing import Literal
 
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.packed import GROUP, Channels, Grouped, Weight, to_int4, to_int8
-from engine.ways import Dense, Float8, Int4Weights, Int8Large, Int8Small, Run, Unpacked, Way
+from engine.ways import Dense, Float8, Half, Int4Weights, Int8Large, Int8Small, Run, Unpacked, Way
 
 Name = Literal["fp32", "bf16", "fp16", "int8", "int4", "fp8"]
 PLAIN: dict[Name, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -30,6 +30,8 @@ SAMPLE_WEIGHTS = 12_000_000
 """Weights that a measurement goes through before it comes to the same again: caches help it no more than a model."""
 MOST_COPIES = 16
 """Of one small weight."""
+CLEARLY = 1.25
+"""How much faster other ways have to be than a precision's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class Scheme:
     name: Name
     ways: tuple[Way, ...]
     group: int = GROUP
+    replaced: dict[tuple[str, str], set[tuple[int, int]]] = field(default_factory=dict, compare=False)
+    """By a way and the one that stands in for it: the shapes [N, K] of which it has weights that it cannot take."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -50,13 +54,17 @@ class Scheme:
         return sum(way.bytes_per_weight for way in dict.fromkeys(self.ways))
 
     def describe(self) -> str:
-        """What runs, in words."""
-        if len(set(self.ways)) == 1:
-            return f"{self.name}: {self.ways[0].name}"
+        """What runs, in words; once all weights are held, with the ways that stand in for others."""
         spans = zip(("1", *(f"{last + 1} on" for last in UP_TO)), self.ways, strict=True)
         kept = {way: rows for rows, way in reversed(list(spans))}
-        said = ", ".join(f"{way.name} (rows: {kept[way]})" for way in dict.fromkeys(self.ways))
-        return f"{self.name}: {said}; {self.bytes_per_weight:g} bytes a weight"
+        ways = list(dict.fromkeys(self.ways))
+        said = ", ".join(way.name + (f" (rows: {kept[way]})" if len(ways) > 1 else "") for way in ways)
+        size = f"; {self.bytes_per_weight:g} bytes a weight" if len(ways) > 1 else ""
+        stood_in = "".join(
+            f"; {other} for some of {', '.join(f'{n}x{k}' for n, k in sorted(shapes)[:5])} instead of {way}"
+            for (way, other), shapes in self.replaced.items()
+        )
+        return f"{self.name}: {said}{size}{stood_in}"
 
     def hold(self, weight: Tensor | Grouped) -> Weight:
         """The weight as this precision has it; packed int4 weights stay the numbers that they are."""
@@ -89,15 +97,17 @@ class Linear:
 
 
 def _held(way: Way, weight: Weight, scheme: Scheme) -> tuple[Run, torch.dtype]:
-    """A way with its weight; the one that works for all shapes where this one does not for this shape."""
-    inputs = weight.numbers.shape[1] if isinstance(weight, Channels) else weight.shape[1]
+    """A way with its weight; where it cannot take that, one that takes all, which ``scheme`` remembers."""
+    shape = weight.numbers.shape if isinstance(weight, Channels) else weight.shape
     device = weight.device if isinstance(weight, Tensor) else weight.numbers.device
     try:
         run = way.hold(weight)
-        run(torch.zeros(2, inputs, dtype=way.dtype, device=device))
+        run(torch.zeros(2, shape[1], dtype=way.dtype, device=device))
     except RuntimeError:
-        way = Unpacked(torch.float32 if device.type == "cpu" else way.dtype, scheme.bytes_per_weight)
-        run = way.hold(weight)
+        dtype = torch.float32 if device.type == "cpu" else way.dtype
+        other = Dense(dtype) if isinstance(weight, Tensor) else Unpacked(dtype, scheme.bytes_per_weight)
+        scheme.replaced.setdefault((way.name, other.name), set()).add((shape[0], shape[1]))
+        return other.hold(weight), dtype
     return run, way.dtype
 
 
@@ -115,45 +125,54 @@ def plain(dtype: torch.dtype) -> Scheme:
 def choose(
     name: Name, shapes: Listed[tuple[int, int]], device: torch.device, room: float | None = None, group: int = GROUP
 ) -> Scheme:
-    """The fastest scheme of a precision for linears of ``shapes`` [N, K] on this device, by a measurement of a second.
+    """The scheme of a precision for linears of ``shapes`` [N, K] on this device, by a measurement of a second.
 
-    ``room`` is how many bytes a weight may take in all; where none fits, it is the smallest. Raises
+    The precision's own ways, unless others are clearly faster over the numbers of rows: so one machine chooses alike
+    at each start. ``room`` is how many bytes a weight may take in all; where none fits, it is the smallest. Raises
     ``UnsupportedModel`` where the machine has no such precision.
     """
-    ways = _ways(name, device, group)
-    if len(ways) == 1:
-        return Scheme(name, (ways[0],) * len(ROWS), group)
-    times = {way: found for way in ways if (found := _measure(name, way, shapes, group))}
+    own, others = _ways(name, device, group)
+    if len(own + others) == 1:
+        return Scheme(name, (own[0],) * len(ROWS), group)
+    times = {way: found for way in own + others if (found := _measure(name, way, shapes, group))}
     best = [min(found[index] for found in times.values()) for index in range(len(ROWS))]
+    sets = [kept for count in (2, 1) for kept in combinations(times, count)]
     choices = []
-    for count in (1, 2):
-        for kept in combinations(times, count):
-            chosen = tuple(min(kept, key=lambda way: times[way][index]) for index in range(len(ROWS)))
-            slowness = sum(times[way][index] / best[index] for index, way in enumerate(chosen))
-            choices.append((slowness, Scheme(name, chosen, group)))
-    small = min(scheme.bytes_per_weight for _, scheme in choices)
-    limit = max(small, room if room is not None else float("inf"))
-    return min((choice for choice in choices if choice[1].bytes_per_weight <= limit), key=lambda choice: choice[0])[1]
+    for kept in sorted(sets, key=lambda kept: sum(way in others for way in kept)):
+        # The first of two where they hardly differ.
+        order = {way: 1.0 if way is kept[0] else 1.1 for way in kept}
+        chosen = tuple(min(kept, key=lambda way: times[way][index] * order[way]) for index in range(len(ROWS)))
+        slowness = sum(times[way][index] / best[index] for index, way in enumerate(chosen))
+        choices.append((slowness, Scheme(name, chosen, group)))
+    limit = max(min(scheme.bytes_per_weight for _, scheme in choices), inf if room is None else room)
+    slowest, picked = inf, choices[0][1]
+    for slowness, scheme in choices:
+        if scheme.bytes_per_weight <= limit and slowness * CLEARLY < slowest:
+            slowest, picked = slowness, scheme
+    return picked
 
 
-def _ways(name: Name, device: torch.device, group: int) -> list[Way]:
+def _ways(name: Name, device: torch.device, group: int) -> tuple[list[Way], list[Way]]:
+    """A precision's own ways on a device, and others to compute it."""
     cuda = device.type == "cuda"
     if name == "fp8":
         if not cuda or torch.cuda.get_device_capability(device) < (8, 9):
             raise UnsupportedModel(f"this machine's {device.type} has no fp8; int8 takes as much memory")
-        return [Float8()]
+        return [Float8()], []
     grouped = 0.5 + 8 / group  # scales and minima are fp32
     if cuda:
         dtype = torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-        return [Dense(PLAIN[name])] if name in PLAIN else [Unpacked(dtype, 1 if name == "int8" else grouped)]
-    wide = Dense(torch.float32)
-    if name in PLAIN:
-        kind = PLAIN[name]
-        return [wide] if name == "fp32" else [Dense(kind), Dense(torch.float32, kind), wide]
-    copies = [Dense(torch.bfloat16), wide]
+        return [Dense(PLAIN[name]) if name in PLAIN else Unpacked(dtype, 1 if name == "int8" else grouped)], []
+    wide, half = Dense(torch.float32), Dense(torch.bfloat16)
+    if name == "fp32":
+        return [Half()], [wide]
+    if name == "fp16":
+        return [Half()], [Dense(torch.float16), wide]
+    if name == "bf16":
+        return [half], [Half(), wide]
     if name == "int8":
-        return [Int8Small(), Int8Large(), Unpacked(torch.bfloat16, 1), *copies]
-    return [Int4Weights(0.5 + 4 / group), Unpacked(torch.bfloat16, grouped), *copies]
+        return [Int8Small(), Int8Large()], [Unpacked(torch.bfloat16, 1), half, wide]
+    return [Int4Weights(0.5 + 4 / group)], [Unpacked(torch.bfloat16, grouped), half, wide]
 
 
 def _measure(name: Name, way: Way, shapes: Listed[tuple[int, int]], group: int) -> list[float] | None:
@@ -161,7 +180,7 @@ def _measure(name: Name, way: Way, shapes: Listed[tuple[int, int]], group: int) 
     total = [0.0] * len(ROWS)
     scheme = Scheme(name, (way,) * len(ROWS), group)
     for outputs, inputs in shapes:
-        weight = scheme.hold(torch.randn(outputs, inputs, dtype=PLAIN.get(name, torch.float32)))
+        weight = scheme.hold(torch.randn(outputs, inputs, dtype=torch.bfloat16).float())
         try:
             copies = min(ceil(SAMPLE_WEIGHTS / len(shapes) / (outputs * inputs)), MOST_COPIES)
             runs = [way.hold(weight) for _ in range(copies)]
