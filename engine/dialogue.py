@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError, nodes
-from jinja2.exceptions import SecurityError
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.utils import Namespace
+from jinja2 import TemplateError
 
 from engine.config import read_json
 from engine.detokenizer import overlap
 from engine.errors import BrokenModel, InvalidRequest
 from engine.gguf_file import open_gguf
-from engine.tool_calls import BLANK, PLAIN_JSON, PLAIN_JSON_HELP, CallParser, Delta, call_format
+from engine.sandbox import Sandbox
+from engine.tool_calls import BARE, BLANK, PLAIN_JSON_HELP, CallParser, Delta, call_format
 
 Message = Mapping[str, Any]
 TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
@@ -33,10 +28,10 @@ class Dialogue:
 
     def __init__(self, template: str | None, tokens: Mapping[str, str], tool_template: str | None = None) -> None:
         self._tokens = dict(tokens)
-        environment = _environment()
+        environment = self._environment = Sandbox()
         try:
-            self._plain = environment.from_string(template) if template else None
-            self._tools = environment.from_string(tool_template) if tool_template else self._plain
+            self._plain = environment.template("default", template) if template else None
+            self._tools = environment.template("tool_use", tool_template) if tool_template else self._plain
         except TemplateError as error:
             raise BrokenModel(f"the chat template cannot be read: {error}") from error
         source = tool_template or template or ""
@@ -85,10 +80,13 @@ class Dialogue:
         if not self._knows_tools:
             plain = _without_tools(plain, tools or ())
         facts = {**self._tokens, **arguments, "add_generation_prompt": add_generation_prompt}
+        self._environment.begin()
         try:
             return template.render(messages=plain, tools=list(tools) if tools else None, documents=None, **facts)
         except FAILURES as error:
-            raise InvalidRequest(f"the chat template refuses these messages: {error}", "messages") from error
+            raise InvalidRequest(
+                f"the {template.name} chat template refuses these messages: {error}", "messages"
+            ) from error
 
     def parser(self, prompt: str, tools: Iterable[str] = (), forced: bool = False) -> AnswerParser:
         """A parser of one answer to ``prompt``. ``tools`` are the names that may be called.
@@ -96,7 +94,7 @@ class Dialogue:
         ``forced`` is for an answer that a structure makes a call: JSON of name and arguments, or a list of them.
         """
         names = frozenset(tools)
-        calls = CallParser(PLAIN_JSON if forced else self._form, names, forced) if names else None
+        calls = CallParser(BARE if forced else self._form, names, forced) if names else None
         return AnswerParser(None if forced else self._tags, prompt, calls)
 
 
@@ -255,53 +253,3 @@ def _without_tools(messages: list[dict[str, Any]], tools: Sequence[Mapping[str, 
     if said and said[0].get("role") == "system":
         return [{**said[0], "content": f"{said[0]['content']}\n\n{told}"}, *said[1:]]
     return [{"role": "system", "content": told}, *said]
-
-
-class _Names(Namespace):
-    """jinja2's ``namespace``, but for names that Python itself gives a meaning to."""
-
-    def __init__(*args: Any, **values: Any) -> None:
-        for name in dict(*args[1:], **values):
-            _allow(name)
-        Namespace.__init__(*args, **values)
-
-    def __setitem__(self, name: str, value: Any) -> None:
-        _allow(name)
-        super().__setitem__(name, value)
-
-
-def _allow(name: object) -> None:
-    if isinstance(name, str) and name.startswith("_"):
-        raise SecurityError(f"{name!r} cannot be set")
-
-
-class _Generation(Extension):
-    """``{% generation %}``, which marks the model's own words for training, and says nothing here."""
-
-    tags = {"generation"}  # noqa: RUF012 - the base class has it so
-
-    def parse(self, parser: Parser) -> list[nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
-
-
-def _environment() -> ImmutableSandboxedEnvironment:
-    """A sandbox with what Hugging Face's templates may use and no way to a file, a module or code."""
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    # Not all of json.dumps' arguments: its ``default`` would be called behind the sandbox's back.
-    def to_json(
-        value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
-    ) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
-    )
-    environment.filters["tojson"] = to_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
-    environment.globals["namespace"] = _Names
-    return environment

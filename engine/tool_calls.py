@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import uuid
@@ -14,15 +15,17 @@ from engine.detokenizer import overlap
 Delta = dict[str, Any]
 """A piece of an answer in the form of ``choices[].delta`` in OpenAI's streams."""
 BLANK = " \t\r\n"
-KEYS = ("name", "arguments", "parameters", "function", "type", "id")
+HEAD = 1024
+"""Characters within which a call has to bring its name and begin its arguments if these are to be passed on early."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallFormat:
-    """How a family writes calls: behind one of ``marks``, or, if ``bare``, as JSON that the answer begins with.
+    """How a family writes calls: behind one of ``marks``, or, if ``bare``, also as what the answer begins with.
 
-    ``literals`` and the characters ``skipped`` may stand before, between and behind calls. ``named`` calls may be
-    written as a name with the arguments behind it.
+    ``literals`` and the characters ``skipped`` may stand before, between and behind calls. A call is a JSON object;
+    if ``named`` it may be a name with its arguments behind it, if ``bare`` a call as in Python. A bare one has to name
+    a function that there is.
     """
 
     marks: tuple[str, ...]
@@ -34,8 +37,13 @@ class CallFormat:
 
 HERMES = CallFormat(("<tool_call>",), ("<tool_call>", "</tool_call>"), BLANK)
 MISTRAL = CallFormat(("[TOOL_CALLS]",), ("[TOOL_CALLS]",), BLANK + ",[]", named=True)
-LLAMA = CallFormat(("<|python_tag|>",), ("<|python_tag|>",), BLANK + ";", bare=True)
-PLAIN_JSON = CallFormat((), ("```json", "```"), BLANK + ",[]", bare=True)
+# Llama's and Gemma's, and that of a model which was told PLAIN_JSON_HELP.
+BARE = CallFormat(
+    ("<|python_tag|>", "```tool_code"),
+    ("<|python_tag|>", "```tool_code", "```json", "```", "print("),
+    BLANK + ",;[])",
+    bare=True,
+)
 PLAIN_JSON_HELP = (
     "You may call the functions below. To call one, answer with nothing but a JSON object "
     '{"name": the function\'s name, "arguments": an object of its parameters}, or with a list of such objects.'
@@ -44,31 +52,28 @@ PLAIN_JSON_HELP = (
 
 
 def call_format(template: str) -> CallFormat:
-    """The format of the family that a chat template belongs to; plain JSON for one that knows of no tools."""
+    """The format of the family that a chat template belongs to."""
     if "[TOOL_CALLS]" in template:
         return MISTRAL
-    if "<tool_call>" in template:
-        return HERMES
-    return LLAMA if "tools" in template else PLAIN_JSON
+    return HERMES if "<tool_call>" in template else BARE
 
 
 class CallParser:
     """Cuts one answer into content and calls; of a call the name comes first and then the arguments, piece by piece.
 
-    A bare call has to name one of ``tools``, else its JSON is content after all; not so if calls are ``forced``.
+    A bare call has to name one of ``tools``, else it is content after all; not so if calls are ``forced``.
     """
 
     def __init__(self, form: CallFormat, tools: Collection[str], forced: bool = False) -> None:
         self._form = form
-        self._tools = tools
-        self._forced = forced
+        self._tools = tools if form.bare and not forced else None
+        self._pythonic = tuple(f"{name}(" for name in tools) if form.bare else ()
         self._text = ""  # not yet decided on
         self._blank = ""  # content's trailing blanks: dropped if a call follows
-        self._bare = form.bare
-        self._calling = False
-        self._tentative = ""  # what a bare call began with, to be given back if it is none
+        self._calling = form.bare
+        self._passed = ""  # what stood before the call to come, to be given back if none comes
         self._call: _Call | None = None
-        self._sent = 0
+        self._sent: int | None = None  # characters of the call's arguments, None before its name
         self.calls = 0
 
     def feed(self, text: str) -> list[Delta]:
@@ -82,178 +87,169 @@ class CallParser:
     def finish(self) -> list[Delta]:
         """What was held back: the answer is over."""
         deltas: list[Delta] = []
-        if self._call is None:
-            self._say(deltas, self._tentative * (not self.calls) + self._text)
-        elif not self._announced:
-            self._say(deltas, self._tentative + self._call.text)
+        if self._call is not None:
+            self._say(deltas, "" if self._sent is not None else self._passed + self._call.text)
+        elif not (self.calls and self._calling and self._text in self._form.literals):
+            self._say(deltas, self._passed * (not self.calls) + self._text)
         if self._blank and not self.calls:
             deltas.append({"content": self._blank})
         self._text = self._blank = ""
         self._call = None
         return deltas
 
-    @property
-    def _announced(self) -> bool:
-        return self._sent >= 0
-
     def _step(self, deltas: list[Delta]) -> bool:
         """One decision about the text at hand; False when there is none to be made before more comes."""
         if self._call is not None:
-            return self._continue(self._call, deltas)
+            return self._within(self._call, deltas)
         return self._between(deltas) if self._calling else self._content(deltas)
 
     def _content(self, deltas: list[Delta]) -> bool:
-        if self._bare:
-            start = self._text.lstrip(BLANK)
-            opening = (*self._form.literals, "{", *("[" * ("[" in self._form.skipped)))
-            if not start or any(one.startswith(start) and one != start for one in opening):
-                return False
-            self._bare = False
-            if start.startswith(opening):
-                self._calling = True
-                return True
-        places = [(place, mark) for mark in self._form.marks if (place := self._text.find(mark)) >= 0]
-        if places:
-            place, mark = min(places)
-            self._say(deltas, self._text[:place])
-            self._text, self._tentative, self._blank = self._text[place + len(mark) :], mark, ""
-            self._calling = True
-            return True
-        keep = max((overlap(self._text, mark) for mark in self._form.marks), default=0)
-        self._say(deltas, self._text[: len(self._text) - keep])
-        self._text = self._text[len(self._text) - keep :]
-        return False
+        found = [(place, mark) for mark in self._form.marks if (place := self._text.find(mark)) >= 0]
+        place, mark = min(found, default=(len(self._text) - max(overlap(self._text, m) for m in self._form.marks), ""))
+        self._say(deltas, self._text[:place])
+        self._text = self._text[place + len(mark) :]
+        if mark:
+            self._passed, self._blank, self._calling = mark, "", True
+        return self._calling
 
     def _between(self, deltas: list[Delta]) -> bool:
         """Before a call or behind one: passes over what stands there, then begins the next or goes back to content."""
-        text = self._text
-        for literal in self._form.literals:
-            if text.startswith(literal):
-                return self._pass(len(literal))
-        if not text or any(literal.startswith(text) for literal in self._form.literals):
+        text, form = self._text, self._form
+        if any(one.startswith(text) and one != text for one in (*form.literals, *self._pythonic)):
             return False
-        if text[0] in self._form.skipped:
-            return self._pass(1)
-        if text[0] == "{":
-            self._call, self._sent = _Call(), -1
-        elif self._form.named and (brace := text.find("{")) >= 0:
-            name = re.split(r"\[(?:ARGS|CALL_ID)\]", text[:brace])[0].strip()
-            self._call, self._sent = _Call(f'{{"name": {json.dumps(name)}, "arguments": ', floor=1), -1
+        if text.startswith(("{", *self._pythonic)):
+            self._call = _Call(pythonic=text[0] != "{")
+        elif passed := next((one for one in (*form.literals, *form.skipped) if text.startswith(one)), ""):
+            self._passed, self._text = self._passed + passed, text[len(passed) :]
+        elif form.named:
+            if (brace := text.find("{")) < 0:
+                return False
+            self._call = _Call(name=re.split(r"\[(?:ARGS|CALL_ID)\]", text[:brace])[0].strip())
             self._text = text[brace:]
-        elif self._form.named:
-            return False
         else:
-            self._calling = False
-            self._say(deltas, self._tentative * (not self.calls))
-            self._tentative = ""
-        return True
+            self._say(deltas, self._passed * (not self.calls))
+            self._passed, self._calling = "", False
+        return bool(self._text)
 
-    def _pass(self, count: int) -> bool:
-        self._tentative += self._text[:count]
-        self._text = self._text[count:]
-        return True
-
-    def _continue(self, call: _Call, deltas: list[Delta]) -> bool:
+    def _within(self, call: _Call, deltas: list[Delta]) -> bool:
         self._text = call.feed(self._text)
-        known = call.name is not None and (self._forced or not self._form.bare or call.name in self._tools)
-        if known and not self._announced:
+        known = call.name is not None and (self._tools is None or call.name in self._tools)
+        if known and self._sent is None:
             function = {"name": call.name, "arguments": ""}
             start = {"index": self.calls, "id": uuid.uuid4().hex[:9], "type": "function", "function": function}
             deltas.append({"tool_calls": [start]})
             self.calls, self._sent = self.calls + 1, 0
-        if self._announced and len(call.arguments) > self._sent:
-            piece = {"index": self.calls - 1, "function": {"arguments": call.arguments[self._sent :]}}
-            deltas.append({"tool_calls": [piece]})
-            self._sent = len(call.arguments)
-        if not self._announced and (call.done or call.name is not None or (self._form.bare and call.foreign)):
-            self._say(deltas, self._tentative + call.text)
-            self._calling = self._bare = False
+        if self._sent is not None and (more := call.arguments[self._sent :]):
+            deltas.append({"tool_calls": [{"index": self.calls - 1, "function": {"arguments": more}}]})
+            self._sent += len(more)
+        if self._sent is None and (call.done or call.name is not None or (self._form.bare and call.foreign)):
+            self._say(deltas, self._passed + call.text)
+            self._calling = False
         elif not call.done:
             return False
-        self._call, self._tentative = None, ""
+        self._call, self._sent, self._passed = None, None, ""
         return bool(self._text)
 
     def _say(self, deltas: list[Delta], text: str) -> None:
         text = self._blank + text
-        shown = text.rstrip(BLANK) if self._form.marks else text
+        shown = text.rstrip(BLANK)
         self._blank = text[len(shown) :]
         if shown:
             deltas.append({"content": shown})
 
 
-class _Call:
-    """One call's JSON object as it comes. ``arguments`` grows as text; ``floor`` is the depth at which it is whole.
+_SIGN = re.compile(r"""\\.|["'()\[\]{}]""", re.DOTALL)
+# A call's first key but for type and id, its value if that is a text, and where the arguments begin.
+_HEAD = re.compile(
+    r'\{\s*(?:"(?:type|id)"\s*:\s*"[^"\\]*"\s*,\s*)*"([^"\\]*)"\s*:\s*'
+    r'(?:"([^"\\]*)"(?:\s*,\s*"(?:arguments|parameters)"\s*:\s*(\{))?)?'
+)
 
-    ``foreign`` says that it has a key that no call has.
+
+class _Call:
+    """One call as it comes: a JSON object, such a one behind a ``name``, or, if ``pythonic``, ``name(key=value)``.
+
+    ``arguments`` grows as JSON text; that of a call in Python, and of one in an unusual order, comes at once when it
+    is ``done``. ``foreign`` says that it begins with a key that no call has.
     """
 
-    def __init__(self, head: str = "", floor: int = 0) -> None:
+    def __init__(self, name: str | None = None, pythonic: bool = False) -> None:
         self.text = ""
-        self.name: str | None = None
+        self.name = name
         self.arguments = ""
         self.done = False
         self.foreign = False
-        self._floor = floor
-        self._at = self._depth = self._string = 0
-        self._value: int | None = None
-        self._key = ""
-        self._quoted = self._escaped = False
-        self.feed(head)
+        self._pythonic = pythonic
+        self._floor = int(name is None)  # how deep the arguments lie
+        self._at = self._depth = 0
+        self._begin = None if name is None else 0
+        self._end: int | None = None
+        self._quote = ""
 
     def feed(self, text: str) -> str:
-        """Takes what belongs to the object, and returns the rest."""
+        """Takes what belongs to the call, and returns the rest."""
         self.text += text
-        while self._at < len(self.text) and not self.done:
-            self._at += 1
-            self._character(self.text[self._at - 1])
+        if not self._pythonic and self._begin is None and (head := _HEAD.match(self.text, 0, HEAD)):
+            key, value, brace = head.groups()
+            self.foreign = key not in ("name", "function", "arguments", "parameters", "type", "id")
+            if key in ("name", "function"):
+                self.name = value
+            self._begin = head.start(3) if brace and self.name is not None else None
+        while not self.done and (sign := _SIGN.search(self.text, self._at)):
+            self._at = sign.end()
+            self._sign(sign[0])
+        if not self.done:
+            self._at = max(self._at, len(self.text) - self.text.endswith("\\"))
+            if self._begin is not None:
+                self.arguments = self.text[self._begin : self._end]
+            return ""
         rest, self.text = self.text[self._at :], self.text[: self._at]
-        if self._value is not None and self._key in ("arguments", "parameters"):
-            value = self.text[self._value :].lstrip()
-            if value.startswith("{"):
-                self.arguments = value if self._depth > 1 else value.rstrip()
+        if self._begin is not None:
+            self.arguments = self.text[self._begin : self._end]
+        else:
+            name, self.arguments = (_from_python if self._pythonic else _from_json)(self.text)
+            self.name = self.name or name
         return rest
 
-    def _character(self, one: str) -> None:
-        if self._quoted:
-            if self._escaped or one == "\\":
-                self._escaped = not self._escaped
-            elif one == '"':
-                self._quoted = False
-                if self._value is None:
-                    self._key = str(_plain(self.text[self._string : self._at]))
-                    self.foreign = self.foreign or self._key not in KEYS
-        elif one == '"':
-            self._quoted, self._string = True, self._at - 1
-        elif one in "{[":
+    def _sign(self, one: str) -> None:
+        if self._quote:
+            self._quote = "" if one == self._quote else self._quote
+        elif one == '"' or (one == "'" and self._pythonic):
+            self._quote = one
+        elif one in "([{":
             self._depth += 1
-        elif one in "}]":
+        elif one in ")]}":
             self._depth -= 1
-            if self._depth <= self._floor:
-                self._end(self._at - (self._floor == 0))
-                self.done = True
-                self.arguments = self.arguments or "{}"
-        elif self._depth == 1 and one == ":":
-            self._value = self._at
-        elif self._depth == 1 and one == ",":
-            self._end(self._at - 1)
-
-    def _end(self, place: int) -> None:
-        """A value at the object's own level ends at ``place``."""
-        if self._value is None:
-            return
-        raw = self.text[self._value : place].strip()
-        value, self._value = _plain(raw), None
-        if self._key == "function" and isinstance(value, dict):
-            self.name = value.get("name")
-            self.arguments = json.dumps(value.get("arguments", value.get("parameters", {})), ensure_ascii=False)
-        elif self._key in ("name", "function") and isinstance(value, str):
-            self.name = value
-        elif self._key in ("arguments", "parameters"):
-            self.arguments = raw if raw.startswith("{") else value if isinstance(value, str) else "{}"
+            if self._depth == self._floor and self._begin is not None and self._end is None:
+                self._end = self._at
+            self.done = self._depth <= 0
 
 
-def _plain(text: str) -> Any:
+def _from_json(text: str) -> tuple[str | None, str]:
+    """The name and the arguments of a call whatever the order of its keys; no name where it is none."""
     try:
-        return json.loads(text)
-    except ValueError:
-        return None
+        whole = json.loads(text)
+        inner = whole.get("function")
+        call = inner if isinstance(inner, dict) else whole
+        name = call.get("name", inner)
+        arguments = call.get("arguments", call.get("parameters"))
+        if not isinstance(arguments, str):
+            arguments = json.dumps(arguments if isinstance(arguments, dict) else {}, ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return None, "{}"
+    return name if isinstance(name, str) else None, arguments or "{}"
+
+
+def _from_python(text: str) -> tuple[str | None, str]:
+    """The same of ``name(key=value)`` with literal values: nothing is run. No name where it is anything else."""
+    name, _, inside = text.partition("(")
+    try:
+        call = ast.parse(f"call({inside}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            return None, "{}"
+        values = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+        if None in values:  # **more
+            return None, "{}"
+        return name, json.dumps(values, ensure_ascii=False, allow_nan=False)
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+        return None, "{}"

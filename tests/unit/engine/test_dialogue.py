@@ -19,7 +19,7 @@ CHATML = (
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
 USER = {"role": "user", "content": "hi"}
-TOOL = {
+TOOL: dict[str, Any] = {
     "type": "function",
     "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {}}}},
 }
@@ -138,6 +138,42 @@ def test_a_hostile_template_reads_no_file_runs_no_code_and_changes_nothing(templ
         written = ""
     assert not any(sign in written for sign in ("<class", "root:", "uid=", "<module", "__builtins__"))
     assert messages == [USER]
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% for a in range(99999) if range(99999) | list | sum < 0 %}{% endfor %}",
+        "{% macro m(n) %}{{ m(n - 1) ~ m(n - 1) if n else '' }}{% endmacro %}{{ m(60) }}",
+        "{% macro m() %}{{ caller() ~ caller() }}{% endmacro %}" + "{% call m() %}" * 30 + "{% endcall %}" * 30,
+        "{{ ([range(99999)] * 99999) | map('sum') | list }}",
+        "{{ ([1] * 999999) | select('even') | list }}",
+    ],
+)
+def test_a_template_that_loops_without_end_is_stopped_and_named(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.sandbox.TIME_LIMIT_S", 0.05)
+    with pytest.raises(InvalidRequest, match=r"tool_use chat template .* ran for more than 0\.05 s"):
+        Dialogue("{{ messages }}", {}, template).render([USER], tools=[TOOL])
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["{{ 7 ** 9999999 }}", "{{ 'a' * 9999999 }}", "{{ 9999999 * [1] }}", "{% set n = 2 ** 900000 %}{{ n * n }}"],
+)
+def test_a_template_multiplies_nothing_out_of_all_proportion(template: str) -> None:
+    with pytest.raises(InvalidRequest, match="characters, elements or bits"):
+        render(template)
+    assert render("{{ '-' * 3 }}{{ 2 * 1.5 }}{{ 2 ** 3 }}{{ 2 ** -1 }}") == "---3.080.5"
+
+
+def test_loops_macros_and_filters_within_the_limit_are_as_ever() -> None:
+    template = (
+        "{% macro m(x) %}<{{ x }}{{ caller() if caller else '' }}>{% endmacro %}"
+        "{% for a in range(6) if a is odd %}{{ loop.index }}{{ m(a) }}{% else %}none{% endfor %}"
+        "{% call m(0) %}!{% endcall %}{{ ['1', '2'] | map('int') | select('even') | list }}"
+    )
+    assert render(template) == "1<1>2<3>3<5><0!>[2]"
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ GEMMA = "{% for m in messages %}<start_of_turn>{{ m.content }}{% endfor %}"
 CALL = {"name": "weather", "arguments": {"city": "Zürich {x}", "note": 'say "}" \\ ["a"]', "days": [1, {"a": None}]}}
 TEXT = json.dumps(CALL, ensure_ascii=False)
 LIST = json.dumps([CALL, {"name": "clock", "arguments": {}}], ensure_ascii=False)
+# Quotes of either kind, escaped ones and brackets within texts, and Python's own names for values.
+PYTHON = """weather(city='Zürich {x}', note="say \\"}\\" \\\\ [\\"a\\"]", days=[1, {'a': None}])"""
 ARGUMENTS = json.dumps(CALL["arguments"], ensure_ascii=False)
 
 # template, prompt, answer, content, reasoning, names called
@@ -48,6 +50,20 @@ ANSWERS: list[tuple[str, str, str, str | None, str | None, list[str]]] = [
     (LLAMA, "", f"I would call {TEXT}", f"I would call {TEXT}", None, []),
     (GEMMA, "", f"```json\n{TEXT}\n```", None, None, ["weather"]),
     (GEMMA, "", LIST, None, None, ["weather", "clock"]),
+    (LLAMA, "", f"[{PYTHON}, clock()]", None, None, ["weather", "clock"]),
+    (LLAMA, "", f"<|python_tag|>{PYTHON}", None, None, ["weather"]),
+    (LLAMA, "", "[radio(city='Oslo')]", "[radio(city='Oslo')]", None, []),
+    (LLAMA, "", "weather(city) is called", "weather(city) is called", None, []),
+    (LLAMA, "", "weather is fine", "weather is fine", None, []),
+    (LLAMA, "", '[weather("Oslo")]', '[weather("Oslo")]', None, []),
+    (LLAMA, "", "weather(**{'city': 'Oslo'})", "weather(**{'city': 'Oslo'})", None, []),
+    (LLAMA, "", "weather(city=open('/etc/passwd').read())", "weather(city=open('/etc/passwd').read())", None, []),
+    (LLAMA, "", "weather(city={1, 2})", "weather(city={1, 2})", None, []),
+    (LLAMA, "", "weather(days=1e999)", "weather(days=1e999)", None, []),
+    (LLAMA, "", "weather(city='Os", "weather(city='Os", None, []),
+    (GEMMA, "", f"Let me look.\n```tool_code\n{PYTHON}\n```", "Let me look.", None, ["weather"]),
+    (GEMMA, "", f"```tool_code\nprint({PYTHON})\nclock()\n```", None, None, ["weather", "clock"]),
+    (GEMMA, "", "```tool_code\nprint(1)\n```", "```tool_code\nprint(1)\n```", None, []),
     (GEMMA, "", "```python\nprint()\n```", "```python\nprint()\n```", None, []),
     (GEMMA, "", "[1] is a <think>footnote", "[1] is a <think>footnote", None, []),
     (GEMMA, "", '  {"name": "cl', '  {"name": "cl', None, []),
@@ -118,6 +134,24 @@ def test_arguments_are_the_models_own_text_without_blanks_around_it() -> None:
     assert message(parsed(HERMES, "", answer))["tool_calls"][0]["function"]["arguments"] == '{"a" : 1}'
 
 
+def test_a_call_as_in_python_comes_whole_and_only_then() -> None:
+    parser = Dialogue(LLAMA, {}).parser("", ("weather",))
+    assert parser.feed("[weather(city='Oslo', warm=True") == []
+    start, arguments = parser.feed(")")
+    assert start["tool_calls"][0]["function"] == {"name": "weather", "arguments": ""}
+    assert arguments["tool_calls"][0]["function"] == {"arguments": '{"city": "Oslo", "warm": true}'}
+    assert [*parser.feed("]"), *parser.finish()] == []
+
+
+def test_arguments_nested_too_deep_to_read_are_content() -> None:
+    for text in (f"weather(a={'[' * 5000}{']' * 5000})", f'{{"a": {"[" * 50000}{"]" * 50000}}}'):
+        assert message(parsed(LLAMA, "", [text]))["content"] == text
+    deep = f'{{"arguments": {"[" * 200000}{"]" * 200000}}}'
+    assert (
+        message(parsed(HERMES, "", [f"<tool_call>{deep}</tool_call>"]))["content"] == f"<tool_call>{deep}</tool_call>"
+    )
+
+
 def test_json_that_is_no_call_is_shown_as_soon_as_a_key_says_so() -> None:
     parser = Dialogue(LLAMA, {}).parser("", ("weather",))
     assert parser.feed('{"na') == []
@@ -141,7 +175,7 @@ def test_ids_are_of_the_length_that_mistrals_template_insists_on() -> None:
 
 
 @given(
-    st.text(st.sampled_from('<tool_cal>{}[]"name:,\\ \n/thinkargsTOOL_CALLSARGS')),
+    st.text(st.sampled_from('<tool_cal>{}()=`[]"name:,\\ \n/thinkargsTOOL_CALLSARGS')),
     st.sampled_from([HERMES, MISTRAL, LLAMA, GEMMA]),
 )
 def test_no_text_is_lost_that_is_no_call(text: str, template: str) -> None:
