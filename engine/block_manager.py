@@ -31,7 +31,7 @@ class BlockManager:
         self.found = 0
         self._prefix_cache = prefix_cache
         self._references = [0] * blocks
-        self._digests: list[bytes | None] = [None] * blocks
+        self._digests = [b""] * blocks  # empty for a block whose content nobody knows
         self._known: dict[bytes, int] = {}
         self._kept: OrderedDict[int, None] = OrderedDict()
         self._unused = bytearray(b"\x01" * blocks)
@@ -73,9 +73,8 @@ class BlockManager:
         sequences with the same, one had better wait for the other.
         """
         chain = self._chains[sequence.id]
-        index = sequence.computed // self.block_size
-        while self._shares(sequence) and index < (len(sequence.tokens) - 1) // self.block_size:
-            digest = self._digest(sequence, index, chain)
+        while self._shares(sequence) and (index := len(chain)) < (len(sequence.tokens) - 1) // self.block_size:
+            digest = self._digest(sequence, chain)
             block = self._known.get(digest)
             if block is None:
                 return digest
@@ -83,8 +82,7 @@ class BlockManager:
             self._refer(block)
             self._drop(own)
             chain.append(digest)
-            index += 1
-            self._skip(sequence, index * self.block_size - sequence.computed)
+            self._skip(sequence, len(chain) * self.block_size - sequence.computed)
         return None
 
     def extend(self, sequence: Sequence, length: int) -> bool:
@@ -103,14 +101,10 @@ class BlockManager:
     def keep(self, sequence: Sequence) -> None:
         """Remembers the content of the sequence's full computed blocks, so that others find it."""
         chain = self._chains[sequence.id]
-        if not self._shares(sequence):
-            return
-        for index in range(len(chain), sequence.computed // self.block_size):
-            digest = self._digest(sequence, index, chain)
+        while self._shares(sequence) and len(chain) < sequence.computed // self.block_size:
+            block, digest = sequence.blocks[len(chain)], self._digest(sequence, chain)
             chain.append(digest)
-            if digest not in self._known:
-                block = sequence.blocks[index]
-                self._known[digest] = block
+            if self._known.setdefault(digest, block) == block:
                 self._digests[block] = digest
 
     def release(self, sequence: Sequence) -> None:
@@ -137,9 +131,9 @@ class BlockManager:
             states = (used[block] > 0) + (block in self._kept) + self._unused[block]
             assert states == 1, f"block {block} is in {states} states"
             digest = self._digests[block]
-            assert digest is None or self._known[digest] == block, "a digest leads to another block"
-            assert block not in self._kept or digest is not None, "a block is kept that nobody can find"
-        assert len(self._known) == sum(digest is not None for digest in self._digests), "a digest leads nowhere"
+            assert not digest or self._known[digest] == block, "a digest leads to another block"
+            assert block not in self._kept or digest, "a block is kept that nobody can find"
+        assert len(self._known) == sum(map(bool, self._digests)), "a digest leads nowhere"
         assert self._unused_count == sum(self._unused), "unused blocks are counted wrongly"
 
     def _shares(self, sequence: Sequence) -> bool:
@@ -154,36 +148,29 @@ class BlockManager:
     def _find(self, sequence: Sequence) -> tuple[list[int], list[bytes]]:
         blocks: list[int] = []
         chain: list[bytes] = []
-        if self._shares(sequence):
-            for index in range((len(sequence.tokens) - 1) // self.block_size):
-                digest = self._digest(sequence, index, chain)
-                block = self._known.get(digest)
-                if block is None:
-                    break
-                chain.append(digest)
-                blocks.append(block)
+        most = (len(sequence.tokens) - 1) // self.block_size if self._shares(sequence) else 0
+        while len(chain) < most and (block := self._known.get(digest := self._digest(sequence, chain))) is not None:
+            chain.append(digest)
+            blocks.append(block)
         return blocks, chain
 
-    def _digest(self, sequence: Sequence, index: int, chain: list[bytes]) -> bytes:
+    def _digest(self, sequence: Sequence, chain: list[bytes]) -> bytes:
+        """Of the block behind the chain's."""
         # Cryptographic: with a guessable one, a prompt could be made that finds another's cache.
+        index = len(chain)
         tokens = sequence.tokens[index * self.block_size : (index + 1) * self.block_size]
-        parent = chain[index - 1] if index else b""
-        return blake2b(parent + array("q", tokens).tobytes(), digest_size=16).digest()
+        return blake2b(b"".join(chain[-1:]) + array("q", tokens).tobytes(), digest_size=16).digest()
 
     def _refer(self, block: int) -> None:
-        if not self._references[block]:
-            self._kept.pop(block, None)
+        self._kept.pop(block, None)
         self._references[block] += 1
 
     def _drop(self, block: int) -> None:
         self._references[block] -= 1
-        if self._references[block]:
-            return
-        if self._digests[block] is None:
-            self._unused[block] = 1
-            self._unused_count += 1
-        else:
+        if self._references[block] == 0 and self._digests[block]:
             self._kept[block] = None
+        elif self._references[block] == 0:
+            self._vacate(block)
 
     def _take(self, after: int | None, room: int) -> int:
         # A sequence whose blocks lie one behind the other is read without a copy on a CPU. So the next block is best,
@@ -207,17 +194,15 @@ class BlockManager:
     def _give_up(self, count: int) -> None:
         for _ in range(count):
             block, _ = self._kept.popitem(last=False)
-            self._forget(block)
-            self._unused[block] = 1
-            self._unused_count += 1
+            del self._known[self._digests[block]]
+            self._digests[block] = b""
+            self._vacate(block)
+
+    def _vacate(self, block: int) -> None:
+        self._unused[block] = 1
+        self._unused_count += 1
 
     def _gap(self, room: int) -> int:
         gap = b"\x01" * room
         block = self._unused.find(gap, self._cursor)
         return block if block >= 0 else self._unused.find(gap)
-
-    def _forget(self, block: int) -> None:
-        digest = self._digests[block]
-        if digest is not None:
-            del self._known[digest]
-            self._digests[block] = None

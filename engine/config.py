@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,13 @@ GEMMA_DEFAULTS = {
 }
 # Tokens that end an answer, by their texts, as llama.cpp finds them where a file's metadata names only one.
 ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|endoftext|>", "<end_of_turn>")
+REFUSED = (
+    "mlp_bias",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "use_bidirectional_attention",
+    "num_experts",
+)
 WINDOW = "sliding_attention"
 GGUF_DTYPES = {"F32": "float32", "BF16": "bfloat16"}
 
@@ -93,26 +101,11 @@ def read_config(path: Path) -> ModelConfig:
 
     Raises ``BrokenModel`` when it is missing or makes no sense, ``UnsupportedModel`` naming what is not supported.
     """
-    if path.is_file():
-        file = open_gguf(path)
-        try:
-            return _config(_from_gguf(file), norms_are_whole=True)
-        except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-            raise BrokenModel(f"{path}: the metadata lack or garble a value: {error}") from error
-    raw = read_json(path / "config.json")
-    ends = read_json(path / "generation_config.json") if (path / "generation_config.json").is_file() else {}
-    text = raw.get("text_config")
-    if raw.get("model_type") == "gemma3" and isinstance(text, dict):
-        raw = {
-            **{k: raw[k] for k in ("quantization_config", "torch_dtype", "dtype", "eos_token_id") if k in raw},
-            **text,
-        }
-        raw["model_type"] = "gemma3_text"
+    source = path if path.is_file() else path / "config.json"
     try:
-        ids = [*_ids(ends.get("eos_token_id")), *_ids(raw.get("eos_token_id"))]
-        return _config({**raw, "eos_token_id": ids}, norms_are_whole=False)
+        return _config(_from_gguf(open_gguf(path)) if path.is_file() else _from_folder(path))
     except (LookupError, TypeError, ValueError, ArithmeticError) as error:
-        raise BrokenModel(f"{path / 'config.json'} lacks or garbles a value: {error}") from error
+        raise BrokenModel(f"{source} lacks or garbles a value: {error}") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -126,7 +119,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def _config(raw: Mapping[str, Any], norms_are_whole: bool) -> ModelConfig:
+def _from_folder(path: Path) -> dict[str, Any]:
+    """The text model's facts: a multimodal Gemma 3 has them in a part of their own."""
+    raw = read_json(path / "config.json")
+    ends = read_json(path / "generation_config.json") if (path / "generation_config.json").is_file() else {}
+    text = raw.get("text_config")
+    if raw.get("model_type") == "gemma3" and isinstance(text, dict):
+        outer = ("quantization_config", "torch_dtype", "dtype", "eos_token_id")
+        raw = {**{key: value for key, value in raw.items() if key in outer}, **text, "model_type": "gemma3_text"}
+    return {**raw, "eos_token_id": [*_ids(ends.get("eos_token_id")), *_ids(raw.get("eos_token_id"))]}
+
+
+def _config(raw: Mapping[str, Any]) -> ModelConfig:
     """From Hugging Face's names; KeyError and the like for what is missing."""
     kind = raw.get("model_type")
     architecture = "gemma3" if kind == "gemma3_text" else kind
@@ -135,14 +139,7 @@ def _config(raw: Mapping[str, Any], norms_are_whole: bool) -> ModelConfig:
     gemma = architecture == "gemma3"
     if gemma:
         raw = {**GEMMA_DEFAULTS, **raw}
-    refuse = (
-        "mlp_bias",
-        "attn_logit_softcapping",
-        "final_logit_softcapping",
-        "use_bidirectional_attention",
-        "num_experts",
-    )
-    if refused := [key for key in refuse if raw.get(key)]:
+    if refused := [key for key in REFUSED if raw.get(key)]:
         raise UnsupportedModel(f"{architecture} with {' and '.join(refused)} is not supported")
     hidden, heads, layers = int(raw["hidden_size"]), int(raw["num_attention_heads"]), int(raw["num_hidden_layers"])
     kv_heads = int(raw.get("num_key_value_heads") or heads)
@@ -175,7 +172,7 @@ def _config(raw: Mapping[str, Any], norms_are_whole: bool) -> ModelConfig:
         query_scale=float(raw.get("query_pre_attn_scalar", 256) if gemma else head_size) ** -0.5,
         activation=ACTIVATIONS[activation],
         embedding_scale=hidden**0.5 if gemma else 1.0,
-        norm_offset=1.0 if gemma and not norms_are_whole else 0.0,
+        norm_offset=1.0 if gemma and not raw.get("norms_are_whole") else 0.0,
         post_norms=gemma,
         qk_norm=gemma or architecture == "qwen3",
         attention_bias=bias or architecture == "qwen2",
@@ -192,23 +189,20 @@ def _ids(value: int | list[int] | None) -> list[int]:
 
 
 def _windows(raw: Mapping[str, Any], architecture: str, layers: int) -> tuple[int | None, ...]:
-    window = raw.get("sliding_window")
-    if (
-        window is None
-        or (architecture in ("qwen2", "qwen3") and not raw.get("use_sliding_window"))
-        or architecture == "llama"
-    ):
-        return (None,) * layers
-    kinds = raw.get("layer_types")
-    if kinds is None and architecture == "gemma3":
-        every = int(raw.get("sliding_window_pattern", 6))
-        return tuple(int(window) if (layer + 1) % every else None for layer in range(layers))
-    if kinds is None or architecture == "mistral":
-        first = 0 if architecture == "mistral" else int(raw.get("max_window_layers", 28))
-        return tuple(int(window) if layer >= first else None for layer in range(layers))
-    if len(kinds) != layers:
-        raise ValueError(f"layer_types has {len(kinds)} entries for {layers} layers")
-    return tuple(int(window) if kind == WINDOW else None for kind in kinds)
+    window, kinds = raw.get("sliding_window"), raw.get("layer_types")
+    if architecture == "llama" or (architecture.startswith("qwen") and not raw.get("use_sliding_window")):
+        window = None
+    if architecture == "mistral" or window is None:
+        slides = [window is not None] * layers
+    elif kinds is not None:
+        slides = [kind == WINDOW for kind in kinds]
+    elif architecture == "gemma3":
+        slides = [(layer + 1) % int(raw.get("sliding_window_pattern", 6)) > 0 for layer in range(layers)]
+    else:
+        slides = [layer >= int(raw.get("max_window_layers", 28)) for layer in range(layers)]
+    if len(slides) != layers:
+        raise ValueError(f"layer_types has {len(slides)} entries for {layers} layers")
+    return tuple(int(window) if window is not None and one else None for one in slides)
 
 
 def _quantization(raw: Mapping[str, Any]) -> Quantization | None:
@@ -229,50 +223,60 @@ def _quantization(raw: Mapping[str, Any]) -> Quantization | None:
     )
 
 
+# What GGUF calls the same.
+GGUF_NAMES = {
+    "hidden_size": "embedding_length",
+    "num_hidden_layers": "block_count",
+    "num_attention_heads": "attention.head_count",
+    "num_key_value_heads": "attention.head_count_kv",
+    "head_dim": "attention.key_length",
+    "intermediate_size": "feed_forward_length",
+    "max_position_embeddings": "context_length",
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "rope_theta": "rope.freq_base",
+    "rope_local_base_freq": "rope.freq_base_swa",
+    "sliding_window": "attention.sliding_window",
+}
+GGUF_SCALING = {
+    "factor": "factor",
+    "attention_factor": "attn_factor",
+    "original_max_position_embeddings": "original_context_length",
+    "beta_fast": "yarn_beta_fast",
+    "beta_slow": "yarn_beta_slow",
+}
+
+
 def _from_gguf(file: GGUFFile) -> dict[str, Any]:
     """A GGUF file's metadata under Hugging Face's names."""
     kind, get = file.get("general.architecture"), file.get
     if kind not in ARCHITECTURES or get("{arch}.expert_count"):
-        raise UnsupportedModel(
-            f"{file.path}: architecture {kind!r}{' of experts' if get('{arch}.expert_count') else ''}"
-        )
-    hidden, heads, layers = (
-        get("{arch}.embedding_length"),
-        get("{arch}.attention.head_count"),
-        get("{arch}.block_count"),
-    )
+        experts = " of experts" if get("{arch}.expert_count") else ""
+        raise UnsupportedModel(f"{file.path}: architecture {kind!r}{experts}")
+    raw = {name: get(f"{{arch}}.{key}") for name, key in GGUF_NAMES.items()}
     tokens = get("tokenizer.ggml.tokens", [])
     types = get("tokenizer.ggml.token_type", [1] * len(tokens))
     ends = [get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")]
     ends += [number for number, token in enumerate(tokens) if token in ENDS and types[number] == 3]
-    head_size = get("{arch}.attention.key_length", hidden // heads)
-    scaling = {"rope_type": get("{arch}.rope.scaling.type", "default").replace("none", "default")}
-    if "rope_freqs.weight" in file.tensors:
-        place = file.tensors["rope_freqs.weight"]
+    scaling = {name: get(f"{{arch}}.rope.scaling.{key}") for name, key in GGUF_SCALING.items()}
+    scaling["rope_type"] = get("{arch}.rope.scaling.type", "default").replace("none", "default")
+    if place := file.tensors.get("rope_freqs.weight"):
         scaling["divisors"] = struct.unpack_from(f"<{place.nbytes // 4}f", file.data, place.offset)
-    for name in ("factor", "attn_factor", "original_context_length", "yarn_beta_fast", "yarn_beta_slow"):
-        scaling[GGUF_SCALING.get(name, name)] = get(f"{{arch}}.rope.scaling.{name}")
     scheme, pattern = _scheme(file), get("{arch}.attention.sliding_window_pattern", 6)
-    raw = {
+    width = raw["hidden_size"] / raw["num_attention_heads"]
+    head_size = raw["head_dim"] or int(width)
+    return {
+        **raw,
         "model_type": kind,
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": get("{arch}.attention.head_count_kv"),
         "head_dim": head_size,
-        "intermediate_size": get("{arch}.feed_forward_length"),
-        "max_position_embeddings": get("{arch}.context_length"),
-        "rms_norm_eps": get("{arch}.attention.layer_norm_rms_epsilon"),
-        "rope_theta": get("{arch}.rope.freq_base"),
-        "rope_local_base_freq": get("{arch}.rope.freq_base_swa"),
-        "rope_scaling": {key: value for key, value in scaling.items() if value is not None},
-        "sliding_window": get("{arch}.attention.sliding_window"),
+        "rope_scaling": {name: value for name, value in scaling.items() if value is not None},
         "use_sliding_window": False,
         "sliding_window_pattern": pattern,
         "layer_types": [WINDOW if one else "full_attention" for one in pattern] if isinstance(pattern, list) else None,
         # Only Gemma's largest model, of 62 layers, scales by the hidden size; GGUF files do not say it.
-        "query_pre_attn_scalar": hidden / heads if layers == 62 else head_size,
+        "query_pre_attn_scalar": width if raw["num_hidden_layers"] == 62 else head_size,
+        "hidden_activation": "gelu_pytorch_tanh" if kind == "gemma3" else "silu",
+        "norms_are_whole": True,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
         "attention_output_bias": "blk.0.attn_output.bias" in file.tensors,
         "tie_word_embeddings": "output.weight" not in file.tensors,
@@ -280,21 +284,12 @@ def _from_gguf(file: GGUFFile) -> dict[str, Any]:
         "dtype": GGUF_DTYPES.get(scheme, "float16"),
         "quantization_config": None if scheme in ("F32", "F16", "BF16") else Quantization("gguf", scheme),
     }
-    return raw | ({"hidden_activation": "gelu_pytorch_tanh"} if kind == "gemma3" else {"hidden_act": "silu"})
-
-
-GGUF_SCALING = {
-    "attn_factor": "attention_factor",
-    "original_context_length": "original_max_position_embeddings",
-    "yarn_beta_fast": "beta_fast",
-    "yarn_beta_slow": "beta_slow",
-}
 
 
 def _scheme(file: GGUFFile) -> str:
     """The type that most of the layers' bytes are of: what a file "is", whatever its name says."""
-    sizes: dict[str, int] = {}
+    sizes: Counter[str] = Counter()
     for name, place in file.tensors.items():
         if name.startswith("blk."):
-            sizes[place.type] = sizes.get(place.type, 0) + place.nbytes
-    return max(sizes, key=lambda kind: sizes[kind]) if sizes else "F32"
+            sizes[place.type] += place.nbytes
+    return max(sizes, key=sizes.__getitem__, default="F32")

@@ -8,6 +8,7 @@ needs, and loses it to nobody.
 from __future__ import annotations
 
 from bisect import insort
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -87,14 +88,13 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Ends a sequence, wherever it is. Twice is once."""
-        if self._ranks.pop(sequence.id, None) is None:
-            return
-        if sequence in self._running:
-            self._running.remove(sequence)
-            self.blocks.release(sequence)
-        else:
-            self._waiting.remove(sequence)
-        sequence.drafts = []
+        if self._ranks.pop(sequence.id, None) is not None:
+            if sequence in self._running:
+                self._running.remove(sequence)
+                self.blocks.release(sequence)
+            else:
+                self._waiting.remove(sequence)
+            sequence.drafts = []
 
     def decoding(self) -> list[Sequence]:
         """Those that get their next token in the next step: drafts for them can be verified there."""
@@ -102,7 +102,9 @@ class Scheduler:
 
     def plan(self) -> Plan:
         """What to compute next; it has rows whenever there are sequences. Every sequence has at most one row."""
-        self._recover()
+        self._calm += 1
+        if self._calm >= RECOVERY:
+            self._calm, self.budget = 0, min(2 * self.budget, self.limits.token_budget)
         preempted: list[Sequence] = []
         self._admit(preempted)
         held = self._hold()
@@ -136,24 +138,20 @@ class Scheduler:
         drafted, sequence.drafts = len(sequence.drafts), []
         if result.error is not None:
             return Outcome(sequence, result, Finish.ERROR)
-        finish = None
+        finish = Finish.STOP if row.samples and sequence.pools else None
         sequence.computed = row.start + row.count
-        before = len(sequence.tokens)
-        if row.samples and sequence.pools:
-            finish = Finish.STOP
-        elif row.samples:
-            for token in result.tokens:
-                sequence.tokens.append(token)
-                finish = self._finish(sequence, token)
-                if finish is not None:
-                    break
+        accepted = 0
+        if row.samples and not sequence.pools:
+            while finish is None and accepted < len(result.tokens):
+                sequence.tokens.append(result.tokens[accepted])
+                finish = self._finish(sequence)
+                accepted += 1
             sequence.computed = len(sequence.tokens) - 1  # the newest is not in the cache, nor are refused drafts
         self.blocks.keep(sequence)
-        accepted = len(sequence.tokens) - before
         return Outcome(sequence, result, finish, result.tokens[:accepted], result.logprobs[:accepted], drafted)
 
-    def _finish(self, sequence: Sequence, token: int) -> Finish | None:
-        sampling = sequence.sampling
+    def _finish(self, sequence: Sequence) -> Finish | None:
+        sampling, token = sequence.sampling, sequence.tokens[-1]
         ends = token in sampling.stop_token_ids or (token in self._eos and not sampling.ignore_eos)
         if ends and sequence.generated > sampling.min_tokens:
             return Finish.STOP
@@ -163,12 +161,6 @@ class Scheduler:
 
     def _rank(self, sequence: Sequence) -> int:
         return self._ranks[sequence.id]
-
-    def _recover(self) -> None:
-        self._calm += 1
-        if self._calm >= RECOVERY:
-            self._calm = 0
-            self.budget = min(2 * self.budget, self.limits.token_budget)
 
     def _preempt(self, preempted: list[Sequence]) -> Sequence:
         sequence = self._running.pop()
@@ -194,15 +186,13 @@ class Scheduler:
 
     def _hold(self) -> set[Sequence]:
         """Those whose next block another computes now: they take it over when it is there."""
-        held = set()
-        claims = set()
+        held, claims = set(), set()
         for sequence in self._running:
-            if _left(sequence) > 1:
-                claim = self.blocks.catch_up(sequence)
-                if claim in claims:
-                    held.add(sequence)
-                elif claim is not None:
-                    claims.add(claim)
+            claim = self.blocks.catch_up(sequence) if _left(sequence) > 1 else None
+            if claim in claims:
+                held.add(sequence)
+            elif claim is not None:
+                claims.add(claim)
         return held
 
     def _grow(self, preempted: list[Sequence]) -> None:
@@ -223,15 +213,13 @@ class Scheduler:
 
     def _shares(self, reading: list[Sequence], left: int) -> dict[Sequence, int]:
         """How much of its prompt each reads: half is the first one's, the rest goes to who is done soonest."""
-        shares: dict[Sequence, int] = {}
-        if reading:
-            shares[reading[0]] = min(_left(reading[0]), -(-left // 2))
-            left -= shares[reading[0]]
-        for sequence in sorted(reading, key=lambda sequence: (sequence.priority, _left(sequence))):
-            more = min(_left(sequence) - shares.get(sequence, 0), left)
-            if more:
-                shares[sequence] = shares.get(sequence, 0) + more
-                left -= more
+        shares: Counter[Sequence] = Counter()
+        soonest = sorted(reading, key=lambda sequence: (sequence.priority, _left(sequence)))
+        for place, sequence in enumerate([*reading[:1], *soonest]):
+            count = min(_left(sequence) - shares[sequence], left if place else -(-left // 2))
+            if count:
+                shares[sequence] += count
+                left -= count
         return shares
 
 

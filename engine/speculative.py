@@ -5,7 +5,6 @@ Verification changes no answer (see ``engine.sampler``), so all that is decided 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from math import log
 from typing import Protocol
 
@@ -33,20 +32,13 @@ class Proposer(Protocol):
         """The sequence has ended."""
 
 
-@dataclass(slots=True)
-class _Grams:
-    """Where each run of tokens last occurred in a sequence: the place behind it. ``seen`` tokens are indexed."""
-
-    behind: dict[tuple[int, ...], int] = field(default_factory=dict)
-    seen: int = 0
-
-
 class NgramProposer:
     """Prompt lookup: what followed when the last tokens occurred before (Saxena 2023), longest run first."""
 
     def __init__(self, longest: int = 4, shortest: int = 2) -> None:
         self._sizes = range(longest, shortest - 1, -1)
-        self._grams: dict[int, _Grams] = {}
+        self._runs: dict[int, tuple[dict[tuple[int, ...], int], int]] = {}
+        """For each sequence where runs of its tokens last occurred (the place behind), and how many are indexed."""
 
     def propose(self, sequences: list[Sequence], most: list[int]) -> None:
         """Sets the ``drafts`` of each sequence, at most so many."""
@@ -55,47 +47,39 @@ class NgramProposer:
 
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
-        self._grams.pop(sequence.id, None)
+        self._runs.pop(sequence.id, None)
 
     def _continuation(self, sequence: Sequence, limit: int) -> list[int]:
         tokens = sequence.tokens
-        grams = self._grams.setdefault(sequence.id, _Grams())
-        for end in range(max(grams.seen, 1), len(tokens)):  # not the run at the very end: nothing follows it yet
+        behind, indexed = self._runs.get(sequence.id, ({}, 1))
+        for end in range(indexed, len(tokens)):  # not the run at the very end: nothing follows it yet
             for size in self._sizes:
                 if size <= end:
-                    grams.behind[tuple(tokens[end - size : end])] = end
-        grams.seen = len(tokens)
-        for size in self._sizes:
-            place = grams.behind.get(tuple(tokens[-size:]))
-            if place is not None:
-                return tokens[place : place + limit]
-        return []
+                    behind[tuple(tokens[end - size : end])] = end
+        self._runs[sequence.id] = behind, len(tokens)
+        places = (behind.get(tuple(tokens[-size:])) for size in self._sizes)
+        place = next((place for place in places if place is not None), len(tokens))
+        return tokens[place : place + limit]
 
 
-@dataclass(slots=True)
 class _Cost:
     """A step's seconds as a line over the positions that it computes, by least squares with fading memory."""
 
-    weight: float = 0.0
-    x: float = 0.0
-    y: float = 0.0
-    xx: float = 0.0
-    xy: float = 0.0
+    def __init__(self) -> None:
+        self._sums: tuple[float, ...] = (0.0,) * 5
 
     def learn(self, positions: int, seconds: float) -> None:
-        self.weight = MEMORY * self.weight + 1
-        self.x = MEMORY * self.x + positions
-        self.y = MEMORY * self.y + seconds
-        self.xx = MEMORY * self.xx + positions * positions
-        self.xy = MEMORY * self.xy + positions * seconds
+        new = (1, positions, seconds, positions * positions, positions * seconds)
+        self._sums = tuple(MEMORY * old + one for old, one in zip(self._sums, new, strict=True))
 
     def growing(self, positions: int) -> float:
         """The share of a step of so many positions that grows with them, 0 to 1; 0 while nothing is known."""
-        spread = self.weight * self.xx - self.x * self.x
-        if spread <= 1e-9 * self.weight * self.xx:
+        weight, x, y, xx, xy = self._sums
+        spread = weight * xx - x * x
+        if spread <= 1e-9 * weight * xx:
             return 0.0
-        slope = (self.weight * self.xy - self.x * self.y) / spread
-        whole = (self.y - slope * self.x) / self.weight + slope * positions
+        slope = (weight * xy - x * y) / spread
+        whole = (y - slope * x) / weight + slope * positions
         return min(max(slope * positions / whole, 0.0), 1.0) if whole > 0 else 1.0
 
 
@@ -120,32 +104,29 @@ class Speculator:
     def propose(self, decoding: list[Sequence]) -> None:
         """Sets the drafts of those whose drafts pay."""
         bar = max(self._cost.growing(len(decoding)), LEAST_ACCEPTANCE)
-        chosen = []
-        most = []
+        lengths: dict[Sequence, int] = {}
         for sequence in decoding:
             acceptance = self._acceptance.setdefault(sequence.id, max(self._overall, 2 * LEAST_ACCEPTANCE))
-            if limit := self._length(acceptance, bar):
-                chosen.append(sequence)
-                most.append(limit)
+            if length := self._length(acceptance, bar):
+                lengths[sequence] = length
             else:
                 self._acceptance[sequence.id] += DRIFT * (1 - acceptance)
-        if chosen:
-            self._proposer.propose(chosen, most)
+        if lengths:
+            self._proposer.propose(list(lengths), list(lengths.values()))
 
     def learn(self, plan: Plan, outcomes: list[Outcome], seconds: float) -> None:
         """Takes in how the drafts of a step fared, and what the step took."""
         if plan.tokens == sum(1 + outcome.drafted for outcome in outcomes):  # no prompt was read beside
             self._cost.learn(plan.tokens, seconds)
         for outcome in outcomes:
-            if outcome.drafted and outcome.sequence.id in self._acceptance:
+            number = outcome.sequence.id
+            if outcome.drafted and number in self._acceptance:
                 accepted = max(len(outcome.tokens) - 1, 0)
                 self.proposed += outcome.drafted
                 self.accepted += accepted
                 tried = min(accepted + 1, outcome.drafted)  # behind the first refused one nothing is known
                 new = accepted / tried
-                self._acceptance[outcome.sequence.id] += (1 - 0.9**tried) * (
-                    new - self._acceptance[outcome.sequence.id]
-                )
+                self._acceptance[number] += (1 - 0.9**tried) * (new - self._acceptance[number])
                 self._overall += (1 - 0.99**tried) * (new - self._overall)
 
     def forget(self, sequence: Sequence) -> None:

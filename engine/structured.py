@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
-from threading import Lock
+from functools import lru_cache
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, grammar_from
@@ -74,36 +74,25 @@ class Structures:
         self._tokenizer = LLTokenizer(words, n_vocab=len(tokens), eos_token=self._eos_ids)  # type: ignore[arg-type]
         self._size = len(tokens)
         self._limits = LLParserLimits(verbose_errors=False)
-        self._forms: OrderedDict[Structure, LLMatcher] = OrderedDict()
+        self._form = lru_cache(FORMS)(self._made)
         self._places: OrderedDict[int, _Place] = OrderedDict()
-        self._lock = Lock()
 
     def compile(self, structure: Structure, field: str = "response_format") -> LLMatcher:
         """A matcher at the form's start; made now if it is not ready. Takes up to a second for the largest forms.
 
         Raises ``InvalidRequest`` that names ``field`` where the form is no form, or more than is supported.
         """
-        with self._lock:
-            ready = self._forms.get(structure)
-            if ready is not None:
-                self._forms.move_to_end(structure)
-        if ready is None:
-            ready = self._made(structure, field)
-            with self._lock:
-                self._forms[structure] = ready
-                if len(self._forms) > FORMS:
-                    self._forms.popitem(last=False)
-        return ready.deep_copy()
-
-    def _made(self, structure: Structure, field: str) -> LLMatcher:
         if len(structure.text) > TEXT_LIMIT:
             raise InvalidRequest(f"it has {len(structure.text)} characters, the limit is {TEXT_LIMIT}", field)
         try:
-            matcher = LLMatcher(self._tokenizer, _grammar(structure), log_level=0, limits=self._limits)
+            return self._form(structure).deep_copy()
         except (ValueError, RecursionError) as error:
-            raise InvalidRequest(f"not a form for an answer: {str(error)[:ERROR_LENGTH]}", field) from error
+            raise InvalidRequest(f"not a form for an answer: {str(error)[:ERROR_LENGTH].strip()}", field) from error
+
+    def _made(self, structure: Structure) -> LLMatcher:
+        matcher = LLMatcher(self._tokenizer, _grammar(structure), log_level=0, limits=self._limits)
         if matcher.is_error():
-            raise InvalidRequest(f"not a form for an answer: {matcher.get_error()[:ERROR_LENGTH].strip()}", field)
+            raise ValueError(matcher.get_error())
         return matcher
 
     def masks(self, sequence: Sequence, vocabulary: int) -> NDArray[np.bool_]:
@@ -119,10 +108,8 @@ class Structures:
             if not (draft < vocabulary and masks[position, draft]):
                 masks[position + 1 :] = True
                 break
-            ended = ended or draft in self._eos_ids
-            if not ended:
-                self._read(place.matcher, draft)
-                consumed += 1
+            ended = self._read(place.matcher, draft, ended)
+            consumed += not ended
             self._fill(masks[position + 1], place.matcher, ended)
         if consumed and not place.matcher.rollback(consumed):
             raise RequestFailed("the answer's form could not be taken back to where it was")
@@ -136,18 +123,19 @@ class Structures:
                 raise RequestFailed("no form was asked for")
             place = _Place(sequence, self.compile(sequence.sampling.structure))
         for token in output[place.read :]:
-            place.ended = place.ended or token in self._eos_ids
-            if not place.ended:
-                self._read(place.matcher, token)
+            place.ended = self._read(place.matcher, token, place.ended)
         place.read = len(output)
         self._places[sequence.id] = place
         if len(self._places) > SEQUENCES:
             self._places.popitem(last=False)
         return place
 
-    def _read(self, matcher: LLMatcher, token: int) -> None:
-        if not matcher.consume_token(token):
+    def _read(self, matcher: LLMatcher, token: int, ended: bool) -> bool:
+        """Goes on in the form by a token, unless the answer has ended; True once it has."""
+        ended = ended or token in self._eos_ids
+        if not ended and not matcher.consume_token(token):
             raise RequestFailed(f"the answer left its form: {matcher.get_error()[:ERROR_LENGTH]}")
+        return ended
 
     def _fill(self, mask: NDArray[np.bool_], matcher: LLMatcher, ended: bool) -> None:
         """Write what may come next into mask [vocabulary]; behind the end only an end token."""

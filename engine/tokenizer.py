@@ -23,22 +23,17 @@ _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _TAIL = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 _LLAMA = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_TAIL}"
-_QWEN = rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_TAIL}"
+_QWEN = _LLAMA.replace("{1,3}", "")
 _TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 # How a text is cut before pairs are merged, by the name in GGUF's ``tokenizer.ggml.pre``; None: GPT-2's own cut.
 _CUTS: dict[str, str | None] = {
-    "llama-bpe": _LLAMA,
-    "llama3": _LLAMA,
-    "llama-v3": _LLAMA,
-    "qwen2": _QWEN,
-    "deepseek-r1-qwen": _QWEN,
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), _LLAMA),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), _QWEN),
     "tekken": _TEKKEN,
-    "smollm": None,
-    "gpt-2": None,
-    "default": None,
+    **dict.fromkeys(("smollm", "gpt-2", "default")),
 }
 
 
@@ -90,10 +85,9 @@ class Tokenizer:
 
     def token_bytes(self, number: int) -> bytes:
         """The bytes that a token adds to a text, its name for a special one, none for one that does not exist."""
-        known = self._bytes.get(number)
-        if known is None:
-            known = self._bytes[number] = self._spell(number)
-        return known
+        if number not in self._bytes:
+            self._bytes[number] = self._spell(number)
+        return self._bytes[number]
 
     @cached_property
     def vocabulary(self) -> list[bytes]:
@@ -106,8 +100,7 @@ class Tokenizer:
             return b""
         if self._by_bytes:
             # An added token may hold characters that stand for no byte; then it stands for itself.
-            places = [_BYTES.get(character) for character in token]
-            return bytes(place for place in places if place is not None) if None not in places else token.encode()
+            return bytes(map(_BYTES.__getitem__, token)) if _BYTES.keys() >= set(token) else token.encode()
         if number in self.special:
             return token.encode()
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
@@ -131,7 +124,20 @@ def _from_gguf(file: GGUFFile) -> tokenizers.Tokenizer:
     if kind not in makers:
         raise UnsupportedModel(f"{file.path}: a tokenizer of kind {kind!r} is not supported; {', '.join(makers)} are")
     core = makers[kind](file, tokens)
-    _add(core, file, tokens)
+    known = list(zip(tokens, file.get("tokenizer.ggml.token_type", []), strict=False))
+    core.add_tokens([AddedToken(token, normalized=False) for token, kind in known if kind == USER_DEFINED])
+    special = [AddedToken(token, normalized=False) for token, kind in known if kind in (UNKNOWN, CONTROL)]
+    core.add_special_tokens(special)
+    around = {}
+    for name, usual in (("bos", kind == "llama"), ("eos", False)):
+        if file.get(f"tokenizer.ggml.add_{name}_token", usual):
+            number = file.get(f"tokenizer.ggml.{name}_token_id")
+            around[name] = (tokens[number], number)
+    if around:
+        texts = [
+            around[name][0] if name in around else name for name in ("bos", "$A", "eos") if name in ("$A", *around)
+        ]
+        core.post_processor = processors.TemplateProcessing(single=texts, special_tokens=list(around.values()))
     return core
 
 
@@ -159,45 +165,19 @@ def _sentence_piece(file: GGUFFile, tokens: list[str]) -> tokenizers.Tokenizer:
     """SentencePiece's merges, as Llama 2, older Mistral and Gemma models have it: the best scored pair first."""
     vocabulary = {token: number for number, token in enumerate(tokens)}
     scores = file.get("tokenizer.ggml.scores")
-    ranked: list[tuple[float, int, tuple[str, str]]] = []
-    for number, token in enumerate(tokens):
-        for place in range(1, len(token)):
-            left, right = token[:place], token[place:]
-            if left in vocabulary and right in vocabulary:
-                ranked.append((-scores[number], -place, (left, right)))
-    ranked.sort()
+    pairs = [
+        (-scores[number], -place, (token[:place], token[place:]))
+        for number, token in enumerate(tokens)
+        for place in range(1, len(token))
+        if token[:place] in vocabulary and token[place:] in vocabulary
+    ]
+    merges = [pair for *_, pair in sorted(pairs)]
     unknown = tokens[file.get("tokenizer.ggml.unknown_token_id", 0)]
-    merges = [pair for *_, pair in ranked]
     core = tokenizers.Tokenizer(models.BPE(vocabulary, merges, unk_token=unknown, fuse_unk=True, byte_fallback=True))
-    prefix = file.get("tokenizer.ggml.add_space_prefix", True)
     steps: list[Any] = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
     core.normalizer = normalizers.Replace(" ", "▁")
-    if prefix:
+    if file.get("tokenizer.ggml.add_space_prefix", True):
         core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), core.normalizer])
         steps.append(decoders.Strip(" ", 1, 0))
     core.decoder = decoders.Sequence(steps)
     return core
-
-
-def _add(core: tokenizers.Tokenizer, file: GGUFFile, tokens: list[str]) -> None:
-    """Special and user-defined tokens, and what goes around a text."""
-    types = file.get("tokenizer.ggml.token_type", [])
-    known = list(zip(tokens, types, strict=False))
-    core.add_tokens([AddedToken(token, normalized=False) for token, kind in known if kind == USER_DEFINED])
-    core.add_special_tokens(
-        [AddedToken(token, normalized=False) for token, kind in known if kind in (UNKNOWN, CONTROL)]
-    )
-    before, after = "", ""
-    pieces = []
-    spm = file.get("tokenizer.ggml.model") == "llama"
-    if file.get("tokenizer.ggml.add_bos_token", spm):
-        number = file.get("tokenizer.ggml.bos_token_id")
-        before, pieces = f"{tokens[number]} ", [(tokens[number], number)]
-    if file.get("tokenizer.ggml.add_eos_token", False):
-        number = file.get("tokenizer.ggml.eos_token_id")
-        after = f" {tokens[number]}"
-        pieces.append((tokens[number], number))
-    if pieces:
-        core.post_processor = processors.TemplateProcessing(
-            single=f"{before}$A{after}", pair=f"{before}$A $B{after}", special_tokens=pieces
-        )
