@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from policies.diagnosis.case import Case, Expected
 from policies.diagnosis.lengths import excess_of_lengths, prompt_shares
 from policies.diagnosis.verdict import Cause, Evidence, Finding
@@ -84,6 +86,7 @@ def in_the_engine(case: Case, expected: Expected, rest_s: float) -> list[Finding
         usual_s = expected.queue_s + expected.prefill_s + expected.decode_s
         evidence = (Evidence("in the engine", round(stages.engine_s, 4), "s", round(usual_s, 4)),)
     if case.expected is None:
+        evidence = tuple(replace(each, expected=None) for each in evidence)
         says = f"the deployment {case.deployment} took {seconds(work_s)}{of}; it is not measured: nothing was predicted"
         advice = f"Measure it: `paceline bench {case.deployment} --quick`."
         return [Finding(6, Cause.UNMEASURED, rest_s, says, advice, evidence)]

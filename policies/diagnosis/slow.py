@@ -138,6 +138,7 @@ def _unexplained(case: Case, took_s: float, found: list[Finding], looked: tuple[
     """What cannot be called slow, since nothing was predicted: its deployment is not measured, or none was asked."""
     if not found:
         return replace(_as_predicted(case, _NOTHING, took_s, 0.0), looked=looked)
+    looked = (Looked(1, STEPS[1], "none that can be told: nothing was predicted"), *looked[1:])
     return Diagnosis(
         symptom=Symptom.NONE,
         step=6,

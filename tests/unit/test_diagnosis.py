@@ -166,6 +166,9 @@ def test_without_a_measurement_nothing_is_called_slow_but_what_is_no_engines_fau
     assert verdict(case(slower(decode_s=60.0), expected=None, alone=None)) == (Symptom.NONE, 6, Cause.UNMEASURED)
     waited = case(slower(wait_s=60.0), expected=None, alone=None)
     assert verdict(waited) == (Symptom.SLOW, 2, Cause.GATEWAY_QUEUE)
+    told = diagnose(case(slower(decode_s=60.0), expected=None, alone=None))
+    assert "nothing was predicted" in told.looked[0].found
+    assert [each.expected for each in told.evidence] == [None] * len(told.evidence)
 
 
 @pytest.mark.parametrize(
