@@ -148,6 +148,8 @@ def _builtin(spec: LaunchSpec, port: int) -> Command:
     python = shutil.which(spec.python or sys.executable)
     if not python:
         raise CannotStart(f"no such program: {spec.python}")
+    if not _is_model(Path(spec.model)):
+        raise CannotStart(f"{spec.model} is neither a model folder, which has a config.json, nor a GGUF file")
     start = [python, "-P", "-c", _RUN_ENGINE, str(Path(__file__).resolve().parents[1]), "--model", spec.model]
     start += ["--host", LOOPBACK, "--port", str(port)]
     on_cpu = not has_gpu()
@@ -253,6 +255,13 @@ _VLLM_DTYPES: Final[Mapping[Precision | None, str]] = {
     Precision.FP16: "float16",
     Precision.BF16: "bfloat16",
 }
+
+
+def _is_model(path: Path) -> bool:
+    if path.is_dir():
+        return (path / "config.json").is_file()
+    with path.open("rb") as file:
+        return file.read(4) == b"GGUF"
 
 
 def _program(spec: LaunchSpec, name: str) -> str:

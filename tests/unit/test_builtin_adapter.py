@@ -127,16 +127,23 @@ def with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "has_gpu", lambda: False)
 
 
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """What passes for a model, as long as nobody loads it."""
+    (tmp_path / "config.json").touch()
+    return tmp_path
+
+
 @pytest.mark.usefixtures("with_torch")
-def test_what_is_configured_is_on_its_command_line(tmp_path: Path) -> None:
+def test_what_is_configured_is_on_its_command_line(folder: Path) -> None:
     spec = LaunchSpec(
-        "own", "builtin", str(tmp_path), alias="small", precision=Precision.INT8, context=2048, slots=3, threads=2
+        "own", "builtin", str(folder), alias="small", precision=Precision.INT8, context=2048, slots=3, threads=2
     )
     made = command(spec, 18080)
     assert made.argv[0] == sys.executable
     options = made.argv[made.argv.index("--model") :]
     assert dict(zip(options[::2], options[1::2], strict=True)) == {
-        "--model": str(tmp_path),
+        "--model": str(folder),
         "--host": "127.0.0.1",
         "--port": "18080",
         "--served-name": "small",
@@ -150,9 +157,9 @@ def test_what_is_configured_is_on_its_command_line(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("with_torch")
 def test_its_threads_do_not_hold_cores_that_others_need_but_on_a_gpu_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = LaunchSpec("a", "builtin", str(tmp_path), env={"MINE": "1"})
+    spec = LaunchSpec("a", "builtin", str(folder), env={"MINE": "1"})
     assert command(spec, 1).env == {**launch.BUILTIN_SPIN, "MINE": "1"}
     monkeypatch.setattr(launch, "has_gpu", lambda: True)
     assert command(spec, 1).env == {"MINE": "1"}
@@ -171,8 +178,19 @@ def test_a_model_or_a_python_that_is_not_there_is_named(tmp_path: Path) -> None:
         command(LaunchSpec("a", "builtin", str(tmp_path), python=tmp_path / "python-of-mine"), 1)
 
 
-def test_a_python_without_paceline_finds_the_engine_behind_all_that_it_has_itself(tmp_path: Path) -> None:
-    made = command(LaunchSpec("a", "builtin", str(tmp_path), python=Path(sys.executable)), 1)
+@pytest.mark.usefixtures("with_torch")
+def test_what_is_no_model_is_refused_before_an_engine_is_started(tmp_path: Path) -> None:
+    text = tmp_path / "README.md"
+    text.write_text("# A model")
+    for path in (tmp_path, text):
+        with pytest.raises(CannotStart, match=r"neither a model folder, which has a config\.json, nor a GGUF file"):
+            command(LaunchSpec("a", "builtin", str(path)), 1)
+    text.write_bytes(b"GGUF and so on")
+    assert command(LaunchSpec("a", "builtin", str(text)), 1)
+
+
+def test_a_python_without_paceline_finds_the_engine_behind_all_that_it_has_itself(folder: Path) -> None:
+    made = command(LaunchSpec("a", "builtin", str(folder), python=Path(sys.executable)), 1)
     program, root = made.argv[made.argv.index("-c") + 1 :][:2]
     look = program.rpartition("runpy")[0] + "print(sys.path[-1], sys.argv[1:])"
     bare = [sys.executable, "-I", "-S", "-c", look, root, "--model", "m"]

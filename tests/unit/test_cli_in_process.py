@@ -147,6 +147,8 @@ def test_up_with_a_model_starts_the_built_in_engine_beside_what_is_configured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("adapters.launch.importlib.util.find_spec", lambda name: name)
+    assert "neither a model folder" in refusal("up", "--model", str(tmp_path)).message
+    (tmp_path / "config.json").touch()
     (tmp_path / "paceline.yaml").write_text("engines: [{name: a, url: 'http://127.0.0.1:1'}]")
     settings = up_module._serving(load_settings(None), tmp_path)
     assert [engine.name for engine in settings.engines] == ["a", "builtin"]
