@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from engine.batch import Batch, Span
+from engine.batch import Batch
 from engine.kv_cache import LayerCache
+
+FEW = 8
+"""Positions of a sequence, as decode and drafts have them, up to which it is read together with others."""
 
 
 def attend(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int | None) -> Tensor:
@@ -17,19 +23,16 @@ def attend(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int
     """
     if q.is_cuda:
         return _paged(q, cache, batch, scale, window)
-    if batch.longest == 1:
-        count, heads, size = q.shape
-        # The heads that share keys go as if they were positions: one product for them all.
-        grouped = q.view(count, 1, cache.keys.shape[2], -1, size).unbind()
-        found = [_last(*each, cache, scale, window) for each in zip(grouped, batch.spans, strict=True)]
-        return torch.cat(found).reshape(count, heads, size)
-    return torch.cat([_over(q[s.first : s.last], cache, batch, s, scale, window) for s in batch.spans])
-
-
-def _last(q: Tensor, span: Span, cache: LayerCache, scale: float, window: int | None) -> Tensor:
-    """One position, the last of its sequence: ``q`` and what it finds, [1, kv_heads, heads / kv_heads, head_size]."""
-    first = 0 if window is None else max(span.length - window, 0)
-    return scaled_dot_product_attention(q, *cache.read(span.slots, first, q.dtype), scale=scale)
+    readings = batch.shared.get(window)
+    if not isinstance(readings, list):
+        sizes = cache.keys.shape[1], q.shape[1] // cache.keys.shape[2]
+        readings = batch.shared[window] = list(_readings(batch, window, *sizes, q.dtype))
+    if len(readings) == 1:
+        return _find(q, cache, readings[0], scale)
+    found = q.new_empty(q.shape)
+    for reading in readings:
+        found[reading.rows] = _find(q[reading.rows], cache, reading, scale)
+    return found
 
 
 def _paged(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int | None) -> Tensor:
@@ -42,23 +45,87 @@ def _paged(q: Tensor, cache: LayerCache, batch: Batch, scale: float, window: int
     return paged_decode(q, past) if batch.longest == 1 else paged_prefill(q, batch.starts, past)
 
 
-def _over(q: Tensor, cache: LayerCache, batch: Batch, span: Span, scale: float, window: int | None) -> Tensor:
-    """One sequence: ``q`` [n, heads, head_size] over the keys and values that any of its rows sees."""
-    count = len(q)
-    seen = span.length if window is None else min(span.length, count + window - 1)
-    keys, values = cache.read(span.slots, span.length - seen, q.dtype)
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """Sequences that are read together: as many ``rows`` of the batch each, and as many ``slots`` [sequences * L].
+
+    ``mask`` is what is added to their scores: 0 where a key is seen. None where all are, up to the position itself.
+    """
+
+    rows: slice | Tensor
+    sequences: int
+    slots: slice | Tensor
+    mask: Tensor | None
+
+
+def _readings(batch: Batch, window: int | None, block_size: int, share: int, dtype: torch.dtype) -> Iterator[_Reading]:
+    """How a batch is read. ``share`` heads have the same keys.
+
+    Sequences of about the same length are read together, since calls cost more than what is read of the padding.
+    """
+
+    def seen(index: int) -> int:
+        count, length = batch.spans[index].last - batch.spans[index].first, batch.spans[index].length
+        return length if window is None else min(length, count + window - 1)
+
+    groups: list[list[int]] = []
+    counts = [span.last - span.first for span in batch.spans]
+    for index in sorted(range(len(counts)), key=lambda index: (counts[index], seen(index))):
+        first = groups[-1][0] if groups else index
+        together = groups and counts[index] == counts[first] <= FEW and seen(index) <= 1.5 * seen(first) + 64
+        groups[-1].append(index) if together else groups.append([index])
+    for group in groups:
+        yield _reading(batch, sorted(group), max(map(seen, group)), window, block_size, share, dtype)
+
+
+def _reading(
+    batch: Batch, group: list[int], width: int, window: int | None, block_size: int, share: int, dtype: torch.dtype
+) -> _Reading:
+    spans = [batch.spans[index] for index in group]
+    first, last, count = spans[0].first, spans[-1].last, spans[0].last - spans[0].first
+    rows: slice | Tensor = slice(first, last)
+    if last - first != count * len(spans):
+        rows = torch.cat([torch.arange(span.first, span.last) for span in spans])
+    hidden = _hidden(count, width, window).repeat_interleave(share if count <= FEW else 1, 0)
+    start, length = spans[0].start, spans[0].length
+    if len(spans) == 1 and start is not None:
+        slots: slice | Tensor = slice(start + length - width, start + length)
+    else:
+        # All end at the same column. What is before a shorter one's first is hidden, and of its own: keys of others
+        # need not be finite.
+        lengths = torch.tensor([span.length for span in spans])[:, None]
+        positions = torch.arange(width) + (lengths - width)
+        hidden = hidden | (positions < 0)[:, None, None]
+        positions.clamp_(min=0)
+        blocks = batch.tables[group].gather(1, positions // block_size)
+        slots = (blocks * block_size + positions % block_size).flatten()
+    causal = count > FEW and count == width and (window is None or window >= width)
     mask = None
-    if count != seen or (window is not None and window < seen):
-        mask = batch.once((count, seen, window, q.dtype), lambda: _mask(count, seen, window, q.dtype))
-    found = scaled_dot_product_attention(
-        q.transpose(0, 1).unsqueeze(0), keys, values, mask, is_causal=mask is None, scale=scale, enable_gqa=True
-    )
-    return found[0].transpose(0, 1)
+    if not causal and bool(hidden.any()):
+        mask = torch.zeros(hidden.shape, dtype=dtype).masked_fill_(hidden, float("-inf"))
+    return _Reading(rows, len(spans), slots, mask)
 
 
-def _mask(count: int, seen: int, window: int | None, dtype: torch.dtype) -> Tensor:
-    """What is added to scores [count, seen] of the last ``count`` of ``seen`` positions: 0 where a key is seen."""
+def _hidden(count: int, seen: int, window: int | None) -> Tensor:
+    """Which keys of the last ``seen`` positions each of the last ``count`` does not see, [count, seen]."""
     hidden = torch.ones((count, seen), dtype=torch.bool).triu(seen - count + 1)
     if window is not None:
         hidden |= torch.ones((count, seen), dtype=torch.bool).tril(seen - count - window)
-    return torch.zeros((count, seen), dtype=dtype).masked_fill_(hidden, float("-inf"))
+    return hidden
+
+
+def _find(q: Tensor, cache: LayerCache, reading: _Reading, scale: float) -> Tensor:
+    """What the queries of a reading find, [T, heads, head_size] as ``q``."""
+    keys, values = cache.read(reading.slots, reading.sequences, q.dtype)
+    sequences, kv_heads = keys.shape[:2]
+    count = len(q) // sequences
+    if count > FEW:
+        found = scaled_dot_product_attention(
+            q.transpose(0, 1)[None], keys, values, reading.mask, is_causal=reading.mask is None, scale=scale,
+            enable_gqa=True,
+        )  # fmt: skip
+        return found[0].transpose(0, 1)
+    # The heads that share keys go as if they were positions: one product for them all.
+    grouped = q.view(sequences, count, kv_heads, -1, q.shape[2]).transpose(1, 2).flatten(2, 3)
+    found = scaled_dot_product_attention(grouped, keys, values, reading.mask, scale=scale)
+    return found.view(sequences, kv_heads, count, -1, q.shape[2]).transpose(1, 2).reshape(q.shape)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -15,14 +14,13 @@ from engine.request import Plan, Row
 class Span:
     """One sequence's share: rows ``first`` to ``last`` of the batch, the newest of ``length`` positions in the cache.
 
-    ``slots`` says where those positions' keys and values are: a slice where they lie one behind the other, so that
-    they are read without a copy, or indices.
+    ``start`` is the first one's slot where they lie one behind the other, so that they can be read without a copy.
     """
 
     first: int
     last: int
     length: int
-    slots: slice | Tensor
+    start: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +29,7 @@ class Batch:
 
     ``tokens``, ``positions`` and ``slots`` are [T] int64; a slot is a position's place in the cache, block *
     block_size + offset. ``tables`` [S, B] int32 are the blocks, padded with 0. ``wanted`` [N] are the rows whose logits
-    are wanted, None when all are. ``spans`` say the same for the CPU; ``shared`` keeps what all layers use.
+    are wanted, None when all are. ``spans`` say the same for the CPU; ``shared`` keeps what layers make for each other.
     """
 
     tokens: Tensor
@@ -44,14 +42,7 @@ class Batch:
     spans: tuple[Span, ...]
     longest: int
     """Positions of the sequence that has most in this batch."""
-    shared: dict[object, Tensor] = field(default_factory=dict)
-
-    def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
-        """What ``make`` returns, made by the first layer that asks for ``key``."""
-        found = self.shared.get(key)
-        if found is None:
-            found = self.shared[key] = make()
-        return found
+    shared: dict[object, object] = field(default_factory=dict)
 
 
 def assemble(plan: Plan, block_size: int, device: torch.device) -> Batch:
@@ -70,7 +61,8 @@ def assemble(plan: Plan, block_size: int, device: torch.device) -> Batch:
         slots += [blocks[at // block_size] * block_size + at % block_size for at in range(row.start, end)]
         first = starts[-1]
         starts.append(first + row.count)
-        spans.append(Span(first, starts[-1], end, _places(blocks, end, block_size)))
+        side_by_side = blocks == list(range(blocks[0], blocks[0] + len(blocks)))
+        spans.append(Span(first, starts[-1], end, blocks[0] * block_size if side_by_side else None))
         if row.samples and not sequence.pools:
             wanted += range(starts[-1] - 1 - len(sequence.drafts), starts[-1])
     whole = torch.tensor
@@ -98,17 +90,7 @@ def _tokens(row: Row, end: int) -> list[int]:
     return accepted[row.start :] + row.sequence.drafts[max(row.start - len(accepted), 0) : end - len(accepted)]
 
 
-def _places(blocks: list[int], length: int, block_size: int) -> slice | Tensor:
-    start = blocks[0]
-    if blocks == list(range(start, start + len(blocks))):
-        return slice(start * block_size, start * block_size + length)
-    each = torch.tensor(blocks).mul_(block_size).unsqueeze(1) + torch.arange(block_size)
-    return each.flatten()[:length]
-
-
 def _tables(plan: Plan, device: torch.device) -> Tensor:
-    if device.type == "cpu":  # spans say it
-        return torch.empty((len(plan.rows), 0), dtype=torch.int32)
     width = max(len(row.sequence.blocks) for row in plan.rows)
     padded = [row.sequence.blocks + [0] * (width - len(row.sequence.blocks)) for row in plan.rows]
     return torch.tensor(padded, dtype=torch.int32).to(device, non_blocking=True)

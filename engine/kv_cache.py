@@ -19,45 +19,39 @@ class LayerCache:
 
     def __init__(self, blocks: int, block_size: int, heads: int, size: int, dtype: torch.dtype, device: torch.device):
         # Zeroed by the operating system when a page is first touched: what is not used takes no memory.
-        both = torch.zeros((2, blocks, block_size, heads, size), dtype=dtype, device=device)
-        self.keys, self.values = both[0], both[1]
-        self._slots = both.view(2, blocks * block_size, heads, size)
-        self._heads = tuple(part.transpose(0, 1).unsqueeze(0) for part in self._slots)
+        # A position's keys and values lie side by side, so that one copy brings both.
+        both = torch.zeros((blocks, block_size, 2, heads, size), dtype=dtype, device=device)
+        self.keys, self.values = both.unbind(2)
+        self._slots = both.flatten(0, 1)
+        self._halves = self._slots.unbind(1)
         self.key_scales: Tensor | None = None
         self.value_scales: Tensor | None = None
         if dtype.itemsize == 1:
             scales = torch.zeros((2, blocks, block_size, heads), dtype=torch.float32, device=device)
             self.key_scales, self.value_scales = scales[0], scales[1]
-            self._scales = scales.view(2, blocks * block_size, heads)
+            self._scales = scales.flatten(1, 2).transpose(0, 1)
 
     def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store ``keys`` and ``values`` [T, kv_heads, head_size] at ``slots`` [T]."""
         if keys.is_cuda or self.key_scales is not None:
             write_kv(keys, values, self.keys, self.values, slots, self.key_scales, self.value_scales)
             return
-        self._slots[0].index_copy_(0, slots, keys.to(self._slots.dtype))
-        self._slots[1].index_copy_(0, slots, values.to(self._slots.dtype))
+        for half, new in zip(self._halves, (keys, values), strict=True):
+            half.index_copy_(0, slots, new.to(half.dtype))
 
-    def read(self, slots: slice | Tensor, first: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values, each [1, kv_heads, L, head_size], at ``slots`` from the one with index ``first`` on.
+    def read(self, slots: slice | Tensor, sequences: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values, each [sequences, kv_heads, L, head_size], at ``slots`` [sequences * L], one by one.
 
         Views for a slice of what is stored in ``dtype``, else copies.
         """
-        if isinstance(slots, slice):
-            start, count = slots.start + first, slots.stop - slots.start - first
-            if dtype == self._slots.dtype:
-                return self._heads[0].narrow(2, start, count), self._heads[1].narrow(2, start, count)
-            slots = slice(start, start + count)
-        else:
-            slots = slots[first:]
         found = _at(self._slots, slots)
         found = found.to(dtype) if self.key_scales is None else restore(found, _at(self._scales, slots), dtype)
-        keys, values = found.transpose(1, 2).unsqueeze(1)
+        keys, values = found.view(sequences, -1, *found.shape[1:]).permute(2, 0, 3, 1, 4).unbind()
         return keys, values
 
 
 def _at(whole: Tensor, slots: slice | Tensor) -> Tensor:
-    return whole[:, slots] if isinstance(slots, slice) else whole.index_select(1, slots)
+    return whole[slots] if isinstance(slots, slice) else whole.index_select(0, slots)
 
 
 class KVCache:

@@ -170,7 +170,12 @@ def _survey(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Each row's best token, and a sum that is finite when the row is sound."""
     if logits.is_cuda:
         return survey(logits)
-    return logits.argmax(dim=1), logits.sum(dim=1, dtype=torch.float32)
+    return _best(logits), logits.sum(dim=1, dtype=torch.float32)
+
+
+def _best(scores: Tensor) -> Tensor:
+    """The first of the best of each row; several times as fast as ``argmax`` on a CPU."""
+    return scores.max(dim=1).indices
 
 
 def _edits(sequence: Sequence) -> bool:
@@ -187,7 +192,7 @@ def _edits(sequence: Sequence) -> bool:
 
 def _choose(scores: Tensor, places: Listed[_Place]) -> Tensor:
     """The best token of rows that are greedy, a drawn one of the others: [R] for scores [R, vocabulary]."""
-    tokens = scores.argmax(dim=1)
+    tokens = _best(scores)
     drawn = [index for index, place in enumerate(places) if place.sequence.sampling.temperature > 0]
     if drawn:
         rows = torch.tensor(drawn, device=scores.device)
