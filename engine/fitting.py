@@ -73,7 +73,6 @@ def open_runner(
     device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     torch.set_num_threads(options.threads or _cores())
     weights = open_weights(path, config, progress)
-    linears = {shape for name, shape in shapes(config).items() if len(shape) == 2 and "embed" not in name}
     embedding = config.vocabulary * config.hidden
     count = sum(prod(shape) for shape in shapes(config).values() if len(shape) == 2) // group.size
     count += embedding if config.tied_embeddings else -embedding
@@ -81,7 +80,7 @@ def open_runner(
     kept = SPARE_BYTES + 2 * embedding + context * position_bytes(config, torch.bfloat16, group)
     room = (free - kept) / count
     name = _precision(options.precision, config, room)
-    scheme = choose(name, sorted(linears), device, min(max(room, LEAST_BYTES[name]), MOST_BYTES))
+    scheme = choose(name, _products(config, group), device, min(max(room, LEAST_BYTES[name]), MOST_BYTES))
     dtype = scheme.dtype
     model = build(Parts(config, weights, scheme, dtype, device, group))
     cached = dtype if options.kv_precision == "auto" else KV.get(options.kv_precision)
@@ -94,6 +93,13 @@ def open_runner(
     runner = Runner(model, KVCache(config, blocks, BLOCK, cached, device, group), sampler, device, group)
     kind = next(kind for kind, each in KV.items() if each == cached)
     return Loaded(runner, name, scheme.describe(), kind, blocks, BLOCK, torch.get_num_threads())
+
+
+def _products(config: ModelConfig, group: Group) -> list[tuple[int, int]]:
+    """Shapes [N, K] of one layer's linears as a rank computes them, those of the same input as one."""
+    queries, keys = (count * config.head_size // group.size for count in (config.heads, config.kv_heads))
+    hidden, wide = config.hidden, config.intermediate // group.size
+    return [(queries + 2 * keys, hidden), (hidden, queries), (2 * wide, hidden), (hidden, wide)]
 
 
 def _free(device: torch.device) -> int:

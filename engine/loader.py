@@ -83,12 +83,12 @@ class Weights:
         """
         stored = self._tensors[name]
         tensor = stored.read()
-        # A sum is finite only if all of its terms are, and takes a thirtieth of the time and no memory.
-        if tensor.is_floating_point() and not torch.isfinite(tensor.sum()):
-            wrong = int((~torch.isfinite(tensor)).sum())
-            if wrong:
-                raise BrokenModel(f"{name} holds {wrong} values that are not finite")
-        if name in self._unread:  # a tied embedding is read twice
+        if name in self._unread:  # a tied embedding is asked for twice
+            # A sum is finite only if all of its terms are, and takes a thirtieth of the time and no memory.
+            if tensor.is_floating_point() and not torch.isfinite(tensor.sum()):
+                wrong = int((~torch.isfinite(tensor)).sum())
+                if wrong:
+                    raise BrokenModel(f"{name} holds {wrong} values that are not finite")
             self._unread.remove(name)
             self._done += stored.nbytes
         if self._progress:
@@ -136,17 +136,26 @@ def _in_folder(folder: Path) -> dict[str, Stored]:
     tensors = {}
     for file in _files(folder):
         try:
-            opened: Any = safe_open(file, framework="pt")
-            for stored in opened.keys():  # noqa: SIM118 - it is no dict
+            opened: Any
+            with safe_open(file, framework="pt") as opened:
+                facts = {stored: opened.get_slice(stored) for stored in opened.keys()}  # noqa: SIM118 - it is no dict
+            for stored, part in facts.items():
                 if name := _canonical(stored):
-                    part = opened.get_slice(stored)
                     shape, kind = tuple(part.get_shape()), part.get_dtype()
                     if kind not in SIZES:
                         raise UnsupportedModel(f"{file}: {stored} is of type {kind}; {', '.join(SIZES)} can be read")
-                    tensors[name] = Stored(shape, prod(shape) * SIZES[kind], partial(opened.get_tensor, stored))
+                    tensors[name] = Stored(shape, prod(shape) * SIZES[kind], partial(_from_file, file, stored))
         except (SafetensorError, OSError) as error:
             raise BrokenModel(f"{file} cannot be read: {error}") from error
     return tensors
+
+
+def _from_file(file: Path, stored: str) -> torch.Tensor:
+    """The tensor in a mapping of its own, which ends with it: else the file's pages would stay in memory."""
+    opened: Any
+    with safe_open(file, framework="pt") as opened:
+        tensor: torch.Tensor = opened.get_tensor(stored)
+    return tensor
 
 
 def _files(folder: Path) -> list[Path]:
@@ -214,15 +223,16 @@ def _from_gguf(name: str, place: TensorPlace, heads: int) -> torch.Tensor:
     """The tensor; if it has ``heads``, put from llama.cpp's order for rope into Hugging Face's."""
     import gguf  # takes a quarter of a second; folders need none
 
-    data = place.file.data
+    # A mapping that ends with the tensor: else the file's pages would stay in memory.
+    raw = np.memmap(place.file.path, np.uint8, "c", place.offset, (place.nbytes,))
     if place.type in DTYPES:
-        tensor = torch.frombuffer(data, dtype=DTYPES[place.type], count=prod(place.shape), offset=place.offset)
+        tensor = torch.from_numpy(raw).view(DTYPES[place.type])
     else:
-        raw = np.frombuffer(data, np.uint8, place.nbytes, place.offset).reshape(place.shape[0], -1)
         try:
-            tensor = torch.from_numpy(gguf.dequantize(raw, gguf.GGMLQuantizationType[place.type]))
+            values = gguf.dequantize(raw.reshape(place.shape[0], -1), gguf.GGMLQuantizationType[place.type])
         except NotImplementedError as error:
             raise UnsupportedModel(f"{name} is quantised as {place.type}, which cannot be read") from error
+        tensor = torch.from_numpy(values)
     tensor = tensor.view(place.shape)
     if heads:
         # [heads, head_size / 2, 2, …] in the file: the two halves that turn together lie side by side.

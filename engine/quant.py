@@ -26,10 +26,10 @@ PLAIN: dict[Name, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16,
 ROWS = (1, 8, 32, 256)
 """Numbers of rows that are measured, and how many rows at most (``UP_TO``) are computed as each of them."""
 UP_TO = (1, 16, 96)
-SAMPLE_WEIGHTS = 12_000_000
+SAMPLE_WEIGHTS = 8_000_000
 """Weights that a measurement goes through before it comes to the same again: caches help it no more than a model."""
 MOST_COPIES = 16
-"""Of one small weight."""
+"""Of small weights."""
 CLEARLY = 1.25
 """How much faster other ways have to be than a precision's own."""
 
@@ -177,26 +177,28 @@ def _ways(name: Name, device: torch.device, group: int) -> tuple[list[Way], list
 
 def _measure(name: Name, way: Way, shapes: Listed[tuple[int, int]], group: int) -> list[float] | None:
     """Seconds that one linear of each shape takes together, for each of ``ROWS``; None where the way does not work."""
-    total = [0.0] * len(ROWS)
     scheme = Scheme(name, (way,) * len(ROWS), group)
-    for outputs, inputs in shapes:
-        weight = scheme.hold(torch.randn(outputs, inputs, dtype=torch.bfloat16).float())
-        try:
-            copies = min(ceil(SAMPLE_WEIGHTS / len(shapes) / (outputs * inputs)), MOST_COPIES)
-            runs = [way.hold(weight) for _ in range(copies)]
-            for index, rows in enumerate(ROWS):
-                total[index] += _seconds(runs, torch.randn(rows, inputs, dtype=way.dtype))
-        except RuntimeError:
-            return None
-    return total
+    total = sum(outputs * inputs for outputs, inputs in shapes)
+    copies = min(ceil(SAMPLE_WEIGHTS / total), MOST_COPIES)
+    held: list[tuple[int, Run]] = []
+    try:
+        for outputs, inputs in shapes:
+            # Some of the outputs tell as much of a large model.
+            count = outputs if total < SAMPLE_WEIGHTS else 64 * ceil(outputs * SAMPLE_WEIGHTS / total / 64)
+            weight = scheme.hold(torch.randn(count, inputs, dtype=torch.bfloat16).float())
+            held += [(inputs, way.hold(weight)) for _ in range(copies)]
+        return [_seconds(held, rows, way.dtype) / copies for rows in ROWS]
+    except RuntimeError:
+        return None
 
 
-def _seconds(runs: Listed[Run], x: Tensor) -> float:
-    """The least time of one call: of three passes over the runs, or of the first alone when that takes long."""
+def _seconds(held: Listed[tuple[int, Run]], rows: int, dtype: torch.dtype) -> float:
+    """The least time of three passes over all that is held, by its inputs; of the first alone when that takes long."""
+    samples = {inputs: torch.randn(rows, inputs, dtype=dtype) for inputs, _ in held}
     passes: list[float] = []
     while len(passes) < 3 and sum(passes) < 0.05:
         started = time.perf_counter()
-        for run in runs:
-            run(x)
-        passes.append((time.perf_counter() - started) / len(runs))
+        for inputs, run in held:
+            run(samples[inputs])
+        passes.append(time.perf_counter() - started)
     return min(passes)
