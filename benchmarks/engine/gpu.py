@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
+from math import prod
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ from engine.kernels.matmul import int4_linear, int8_linear
 from engine.kernels.paged import Past
 from engine.kernels.prefill import paged_prefill, tiled_prefill
 from engine.kv_cache import KVCache
-from engine.loader import open_weights
+from engine.loader import open_weights, shapes
 from engine.models.parts import Parts
 from engine.models.registry import build
 from engine.parallel import Group
@@ -65,7 +66,7 @@ def timed_s(run: Callable[[], object]) -> float:
         run()
         after.record()
         after.synchronize()
-        times.append(before.elapsed_time(after) / 1e3)
+        times.append(float(before.elapsed_time(after)) / 1e3)
     return statistics.median(times)
 
 
@@ -151,7 +152,7 @@ def random_llama(folder: Path) -> Path:
         eos_token_id=1, bos_token_id=0,
     )  # fmt: skip
     with torch.device(CUDA):
-        made = transformers.LlamaForCausalLM(facts).to(torch.bfloat16)
+        made = transformers.LlamaForCausalLM(facts).bfloat16()
     made.save_pretrained(folder)
     return folder
 
@@ -159,7 +160,8 @@ def random_llama(folder: Path) -> Path:
 def prompts(count: int, vocabulary: int) -> list[list[int]]:
     """Random tokens, none the same."""
     made = torch.Generator().manual_seed(count)
-    return torch.randint(2, vocabulary, (count, PROMPT_TOKENS), generator=made).tolist()
+    found: list[list[int]] = torch.randint(2, vocabulary, (count, PROMPT_TOKENS), generator=made).tolist()
+    return found
 
 
 def whole_model(path: Path, bandwidth: float, compute: float) -> None:
@@ -170,17 +172,18 @@ def whole_model(path: Path, bandwidth: float, compute: float) -> None:
     model = build(Parts(config, weights, plain(torch.bfloat16), torch.bfloat16, CUDA, group))
     blocks = max(TOGETHER) * -(-(PROMPT_TOKENS + OUTPUT_TOKENS) // BLOCK)
     runner = Runner(model, KVCache(config, blocks, BLOCK, torch.bfloat16, CUDA, group), Sampler(()), CUDA, group)
-    count = weights.nbytes() / 2
-    least = {"prefill": compute / (2 * count)}
+    embedding = config.vocabulary * config.hidden
+    body = sum(map(prod, shapes(config).values())) - embedding * (1 if config.tied_embeddings else 2)
+    fastest_prefill = compute / (2 * body)  # the head is for a prompt's last position only
     table = Table("", "prefill tokens/s", "of the limit", "decode tokens/s", "of the limit", title=f"{path.name}, bf16")
     for together in TOGETHER:
         for _ in range(2):  # the first compiles, chooses and captures
             prefill_s, decode_s = _run(runner, prompts(together, config.vocabulary))
         position = 4 * config.layers * config.kv_heads * config.head_size
-        read = 2 * count + together * (PROMPT_TOKENS + OUTPUT_TOKENS / 2) * position
+        read = 2 * (body + embedding) + together * (PROMPT_TOKENS + OUTPUT_TOKENS / 2) * position
         speed = together * PROMPT_TOKENS / prefill_s
         written = together * (OUTPUT_TOKENS - 1) / decode_s
-        shares = (f"{speed / least['prefill']:.0%}", f"{written / (together * bandwidth / read):.0%}")
+        shares = (f"{speed / fastest_prefill:.0%}", f"{written / (together * bandwidth / read):.0%}")
         table.add_row(f"engine, {together}", f"{speed:,.0f}", shares[0], f"{written:,.0f}", shares[1])
     del runner, model, weights
     torch.cuda.empty_cache()

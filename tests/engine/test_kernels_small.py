@@ -1,4 +1,4 @@
-"""Kernels equal their references in Triton's interpreter: norms, rotary positions, gates, the cache, the logits."""
+"""Kernels equal their references in Triton's interpreter: norms, positions, gates, cache, logits, products."""
 
 from __future__ import annotations
 
@@ -47,3 +47,13 @@ def test_keys_and_values_go_to_their_slots_and_padding_nowhere(
 @pytest.mark.filterwarnings("ignore:(invalid|divide|overflow):RuntimeWarning")  # numpy says it of poisoned rows
 def test_one_pass_finds_the_best_token_the_sum_and_the_poison(at: Place) -> None:
     cases.check_survey(at, 9000)
+
+
+@pytest.mark.parametrize(("rows", "inner", "outer"), [(1, 64, 48), (3, 1100, 70), (40, 192, 70)])
+def test_int8_weights_multiply_as_what_they_stand_for(at: Place, rows: int, inner: int, outer: int) -> None:
+    cases.check_int8(at, rows, inner, outer)
+
+
+@pytest.mark.parametrize(("rows", "inner", "outer", "group"), [(1, 64, 48, 32), (3, 1536, 70, 32), (40, 384, 70, 128)])
+def test_int4_weights_multiply_as_what_they_stand_for(at: Place, rows: int, inner: int, outer: int, group: int) -> None:
+    cases.check_int4(at, rows, inner, outer, group)

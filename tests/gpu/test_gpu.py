@@ -138,8 +138,10 @@ def test_a_replayed_step_gives_what_the_model_gives() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_a_whole_model_says_on_the_gpu_what_it_says_on_the_cpu(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Greedy tokens of a small random Llama through the engine's runner: prompts in chunks, decode through graphs.
+def test_a_whole_model_says_on_the_gpu_what_it_says_on_the_cpu(
+    tmp_path: Path, dtype: torch.dtype, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Greedy tokens of a small random Llama through the engine's runner: prompts in chunks, all of it through graphs.
 
     In bf16 only the first token is compared: later ones depend on the rounding of earlier ones.
     """
@@ -158,6 +160,7 @@ def test_a_whole_model_says_on_the_gpu_what_it_says_on_the_cpu(tmp_path: Path, d
         sequences = [sequence(number, [3 + number, *range(10, 10 + 30 * number)]) for number in range(3)]
         own_blocks(sequences, 32, scattered=True)
         said.append(generate(runner, sequences, 32, most=20))
+    assert "no CUDA graph" not in caplog.text
     count = 32 if dtype == torch.float32 else 1
     assert [tokens[:count] for tokens in said[0]] == [tokens[:count] for tokens in said[1]]
 
