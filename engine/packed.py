@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from collections.abc import Sequence as Listed
 from dataclasses import dataclass
 
@@ -25,9 +26,10 @@ class Channels:
     numbers: Tensor
     scales: Tensor
 
-    def dense(self) -> Tensor:
-        """The weights [N, K] in fp32."""
-        return self.numbers.float() * self.scales[:, None]
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The weights [N, K]."""
+        pairs = _outputs(self.numbers, self.scales[:, None])
+        return torch.cat([(numbers.float() * scales).to(dtype) for numbers, scales in pairs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +45,9 @@ class Grouped:
         """[N, K]."""
         return self.numbers.shape[0], 2 * self.numbers.shape[1]
 
-    def dense(self) -> Tensor:
-        """The weights [N, K] in fp32."""
-        return unpack(self.numbers, self.scales, self.minima)
+    def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The weights [N, K]."""
+        return torch.cat([unpack(*each).to(dtype) for each in _outputs(self.numbers, self.scales, self.minima)])
 
     def to(self, device: torch.device) -> Grouped:
         """The same on a device."""
@@ -81,11 +83,16 @@ def parts(weight: Tensor, multiple: int = 1) -> tuple[Tensor, ...]:
     return torch.split(weight, max(PART // weight.shape[1] // multiple, 1) * multiple)
 
 
+def _outputs(weight: Tensor, *others: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """``parts`` of a weight with what belongs to the same outputs."""
+    count = len(parts(weight)[0])
+    return zip(*(torch.split(each, count) for each in (weight, *others)), strict=True)
+
+
 def to_int8(weight: Tensor) -> Channels:
     """``weight`` [N, K] with a scale for each output; no weight is off by more than half its output's scale."""
     scales = (torch.maximum(weight.amax(1), -weight.amin(1)).float() / 127).clamp_(min=TINY)
-    pieces = parts(weight)
-    pairs = zip(pieces, torch.split(scales[:, None], len(pieces[0])), strict=True)
+    pairs = _outputs(weight, scales[:, None])
     return Channels(torch.cat([(part.float() / scale).round_().to(torch.int8) for part, scale in pairs]), scales)
 
 

@@ -39,7 +39,7 @@ class Dense(Way):
         super().__init__(str(dtype)[6:], dtype, dtype.itemsize)
 
     def hold(self, weight: Weight) -> Run:
-        plain = (weight if isinstance(weight, Tensor) else weight.dense()).to(self.dtype)
+        plain = weight.to(self.dtype) if isinstance(weight, Tensor) else weight.dense(self.dtype)
         if plain.is_cuda or not torch._C._has_mkldnn:
             return lambda x: functional.linear(x, plain)
         multiply = torch.ops.mkldnn._linear_pointwise
