@@ -26,6 +26,7 @@ _GENERATES: Final = frozenset(
         Capability.CHOICES,
     ]
 )
+_CHATS: Final = frozenset([Capability.CHAT, Capability.TOOLS, Capability.TOOL_CHOICE])
 _COUNTED: Final = {
     Operation.CHAT: ("messages", "tools", "chat_template_kwargs"),
     Operation.COMPLETION: ("prompt",),
@@ -79,7 +80,7 @@ class BuiltinAdapter(OpenAIAdapter):
             precision_from="nobody" if precision is Precision.UNKNOWN else "engine",
             context=context if isinstance(context, int) else None,
             slots=slots if isinstance(slots, int) else None,
-            capabilities=_GENERATES,
+            capabilities=_GENERATES - _CHATS if card.get("chat") is False else _GENERATES,
             digest=str(card.get("digest") or ""),
             settings=" ".join(f"{name}={card[name]}" for name in ("device", "kv_cache", "threads") if card.get(name)),
         )

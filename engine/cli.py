@@ -88,7 +88,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = 1
     elif service.served is not None and not service.served.engine.healthy:
         status = BROKEN
-    if status == BROKEN or server.loading.is_alive():  # a thread is within native code, which need not come back
+    # A thread within native code need not come back; one that comes back to an interpreter that ends is torn out of it,
+    # and torch ends the process with SIGABRT.
+    if server.loading.is_alive() or (service.served is not None and not service.served.engine.ended):
         sys.stderr.flush()
         os._exit(status)
     return status

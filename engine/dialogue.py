@@ -39,6 +39,11 @@ class Dialogue:
         self._form = call_format(source)
         self._tags = next((tags for tags in TAGS if tags[1] in source), None)
 
+    @property
+    def chats(self) -> bool:
+        """Whether there is a template for messages."""
+        return self._plain is not None
+
     @classmethod
     def open(cls, path: Path) -> Dialogue:
         """Of a folder or a GGUF file; raises ``BrokenModel`` when what is there cannot be read."""
@@ -94,7 +99,7 @@ class Dialogue:
         ``forced`` is for an answer that a structure makes a call: JSON of name and arguments, or a list of them.
         """
         names = frozenset(tools)
-        calls = CallParser(BARE if forced else self._form, names, forced) if names else None
+        calls = CallParser(BARE if forced else self._form, names) if names else None
         return AnswerParser(None if forced else self._tags, prompt, calls)
 
 

@@ -164,6 +164,11 @@ class Engine:
         """False once a step hung or the loop broke."""
         return not self._broken
 
+    @property
+    def ended(self) -> bool:
+        """Whether the loop is over: while it is not, its thread may be within native code."""
+        return not self._thread.is_alive()
+
     def start(self) -> None:
         """Starts the engine's threads, once."""
         self._thread.start()
@@ -227,6 +232,7 @@ class Engine:
         try:
             while self._commands():
                 self._step()
+            self._tell()
         except Exception:  # the thread's edge: nobody else would hear of it
             logger.exception("the engine's loop broke")
             self._break()
@@ -285,6 +291,7 @@ class Engine:
     def _retreat(self, plan: Plan, error: OutOfMemory) -> None:
         logger.warning("%s: later steps are smaller", error)
         alone = self._scheduler.shrink(plan)
+        self._tell()  # a request that fails now may have tokens of the step before
         if alone is not None and alone.id in self._requests:
             self._end(self._requests[alone.id], Failed(error))
 

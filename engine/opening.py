@@ -60,6 +60,7 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
     )
     name = options.served_name or path.resolve().name.removesuffix(".gguf")
     context = scheduler.context
+    dialogue = Dialogue.open(path)
     card = {
         "id": name,
         "object": "model",
@@ -75,9 +76,10 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
         "device": str(runner.device),
         "kv_cache": loaded.kv_precision,
         "threads": loaded.threads,
+        "chat": dialogue.chats,
     }
     says = f"{name} in {loaded.scheme}; context {context}, {blocks} cache blocks of {loaded.block_size}"
-    language = Language(tokenizer, Dialogue.open(path), structures, config.vocabulary, context, config.hidden)
+    language = Language(tokenizer, dialogue, structures, config.vocabulary, context, config.hidden)
     return Served(name, card, says, language, engine)
 
 

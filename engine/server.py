@@ -224,6 +224,7 @@ class _Work:
         self._leaving = asyncio.ensure_future(_left(receive))
         self._leaving.add_done_callback(lambda _: self._told.put_nowait(None))
         self._open = set(range(len(sequences)))
+        self._error: EngineError | None = None
 
     async def __aenter__(self) -> _Work:
         try:
@@ -238,16 +239,24 @@ class _Work:
         self._end()
 
     async def next(self) -> list[tuple[int, Event]]:
-        """What has been told meanwhile: nothing once the client has left. Raises ``EngineError`` when one failed."""
+        """What has been told meanwhile: nothing once the client has left.
+
+        Raises ``EngineError`` when one failed, after what was told before.
+        """
+        if self._error is not None:
+            raise self._error
         first = await self._told.get()
         batch = [] if first is None else [first]
         while batch and not self._told.empty():
             if (more := self._told.get_nowait()) is None:
                 return []
             batch.append(more)
-        for index, event in batch:
+        for place, (index, event) in enumerate(batch):
             if isinstance(event, Failed):
-                raise event.error
+                if place == 0:
+                    raise event.error
+                self._error = event.error
+                return batch[:place]
             if isinstance(event, Done):
                 self._open.discard(index)
                 self._service.metrics.ended(event)

@@ -364,6 +364,22 @@ def test_one_that_is_out_of_memory_even_alone_fails_and_the_others_do_not(serve:
     served.quiet()
 
 
+def test_what_came_before_a_failure_is_told_before_it(serve: Serve) -> None:
+    served = serve()
+    inner = served.runner.start
+
+    def start(plan: Plan) -> Pending:
+        if served.runner.steps:
+            raise OutOfMemory("no memory after the first step")
+        return inner(plan)
+
+    served.runner.start = start  # type: ignore[method-assign]
+    answer = served.ask([4, 5, 6])
+    assert isinstance(answer.error, OutOfMemory)
+    assert answer.tokens == served.expected()[:1]
+    served.quiet()
+
+
 def test_a_poisoned_request_fails_alone(serve: Serve) -> None:
     served = serve(budget=16)
     served.runner.poisoned.add(1)

@@ -16,7 +16,8 @@ from engine.block_manager import BlockManager
 from engine.detokenizer import Detokenizer
 from engine.engine import Engine
 from engine.errors import BrokenModel, EngineError, OutOfMemory, Poisoned
-from engine.request import Plan, Result
+from engine.events import Delta, Failed, Listener
+from engine.request import Plan, Result, Sequence
 from engine.scheduler import Limits, Scheduler
 from engine.server import Served, Server, Service
 
@@ -169,6 +170,21 @@ def test_a_stream_that_fails_on_its_way_ends_with_the_error_and_without_done() -
     assert told[0]["choices"][0]["text"] == "x"
     assert told[-1]["error"]["message"] == "its numbers are not finite"
     assert "[DONE]" not in told
+
+
+def test_tokens_that_come_together_with_a_failure_are_sent_before_it() -> None:
+    def submit(sequence: Sequence, listener: Listener) -> None:
+        listener(Delta("x", (1,), ()))
+        listener(Failed(Poisoned("its numbers are not finite")))
+
+    with serving() as place:
+        served = place.server.service.served
+        assert served is not None
+        served.engine.submit = submit  # type: ignore[method-assign]
+        told = events(place.post({**BODY, "stream": True}).content)
+        assert told[0]["choices"][0]["text"] == "x"
+        assert told[-1]["error"]["message"] == "its numbers are not finite"
+        assert place.post(BODY).status_code == 500
 
 
 def test_a_request_that_does_not_fit_in_memory_even_alone_is_told_so() -> None:
