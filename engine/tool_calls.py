@@ -61,12 +61,12 @@ def call_format(template: str) -> CallFormat:
 class CallParser:
     """Cuts one answer into content and calls; of a call the name comes first and then the arguments, piece by piece.
 
-    A bare call has to name one of ``tools``, else it is content after all; not so if calls are ``forced``.
+    A bare call has to name one of ``tools``, else it is content after all.
     """
 
-    def __init__(self, form: CallFormat, tools: Collection[str], forced: bool = False) -> None:
+    def __init__(self, form: CallFormat, tools: Collection[str]) -> None:
         self._form = form
-        self._tools = tools if form.bare and not forced else None
+        self._tools = tools if form.bare else None
         self._pythonic = tuple(f"{name}(" for name in tools) if form.bare else ()
         self._text = ""  # not yet decided on
         self._blank = ""  # content's trailing blanks: dropped if a call follows
@@ -214,7 +214,7 @@ class _Call:
     def _sign(self, one: str) -> None:
         if self._quote:
             self._quote = "" if one == self._quote else self._quote
-        elif one == '"' or (one == "'" and self._pythonic):
+        elif one in "\"'":
             self._quote = one
         elif one in "([{":
             self._depth += 1

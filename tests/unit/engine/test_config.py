@@ -53,6 +53,7 @@ def test_a_llama_folder_says_what_it_is(tmp_path: Path) -> None:
 
 
 def test_families_differ_as_their_papers_say(tmp_path: Path) -> None:
+    assert read(tmp_path, sliding_window=32).windows == (None,) * 7
     mistral = read(tmp_path, model_type="mistral", sliding_window=32)
     assert mistral.windows == (32,) * 7
     qwen2 = read(tmp_path, model_type="qwen2", sliding_window=32, use_sliding_window=True, max_window_layers=5)
@@ -65,7 +66,6 @@ def test_families_differ_as_their_papers_say(tmp_path: Path) -> None:
 
 def test_a_multimodal_gemma_is_its_nested_text_model_with_its_familys_defaults(tmp_path: Path) -> None:
     text = {
-        "model_type": "gemma3_text",
         "hidden_size": 2560,
         "intermediate_size": 10240,
         "num_hidden_layers": 7,
@@ -111,6 +111,7 @@ def test_what_is_not_supported_is_named(tmp_path: Path, changes: dict[str, Any],
         ({"num_attention_heads": 0}, r"config\.json"),
         ({"num_key_value_heads": 3}, "4 heads"),
         ({"rope_scaling": {"rope_type": "linear", "factor": "big"}}, "big"),
+        ({"model_type": "gemma3_text", "sliding_window": 4, "layer_types": ["sliding_attention"]}, "1 entries for 7"),
     ],
 )
 def test_a_configuration_that_makes_no_sense_is_broken_and_says_where(
@@ -169,15 +170,30 @@ def test_a_gemma_file_has_its_norms_offset_in_it(tmp_path: Path) -> None:
     values = {key.replace("llama", "gemma3"): value for key, value in LLAMA.items()}
     values |= {"gemma3.attention.sliding_window": 16, "gemma3.block_count": 6, "gemma3.attention.key_length": 8}
     values |= {"gemma3.rope.scaling.type": "linear", "gemma3.rope.scaling.factor": 8.0}
+    values |= {"gemma3.rope.freq_base_swa": 5000.0}
     config = read_config(write(tmp_path / "g.gguf", values, architecture="gemma3"))
-    assert config.norm_offset == 0.0
+    assert (config.norm_offset, config.activation) == (0.0, "gelu_tanh")
+    assert (config.dtype, config.quantization) == ("float32", None)
     assert config.windows == (16,) * 5 + (None,)
     assert (config.rope.kind, config.rope.factor) == ("linear", 8.0)
     told = values | {"gemma3.attention.sliding_window_pattern": [True, False, True, True, False, False]}
     windows = read_config(write(tmp_path / "p.gguf", told, architecture="gemma3")).windows
     assert windows == (16, None, 16, 16, None, None)
     assert config.rope_local is not None
-    assert (config.rope_local.kind, config.query_scale) == ("default", 8**-0.5)
+    assert (config.rope_local.kind, config.rope_local.theta, config.query_scale) == ("default", 5000.0, 8**-0.5)
+    largest = read_config(write(tmp_path / "l.gguf", values | {"gemma3.block_count": 62}, architecture="gemma3"))
+    assert largest.query_scale == (8 / 2) ** -0.5
+
+
+def test_a_gguf_files_scaling_has_other_names_and_its_qwen_no_windows(tmp_path: Path) -> None:
+    values = {key.replace("llama", "qwen2"): value for key, value in LLAMA.items()}
+    values |= {"qwen2.attention.sliding_window": 16, "qwen2.rope.scaling.type": "yarn"}
+    values |= {"qwen2.rope.scaling.factor": 4.0, "qwen2.rope.scaling.original_context_length": 32}
+    values |= {"qwen2.rope.scaling.attn_factor": 0.5, "qwen2.rope.scaling.yarn_beta_fast": 16.0}
+    values |= {"qwen2.rope.scaling.yarn_beta_slow": 2.0}
+    config = read_config(write(tmp_path / "y.gguf", values, architecture="qwen2"))
+    assert (config.windows, config.context) == ((None,), 128)
+    assert (config.rope.attention_factor, config.rope.beta_fast, config.rope.beta_slow) == (0.5, 16.0, 2.0)
 
 
 def test_a_gguf_file_that_lacks_a_value_is_broken(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from toy_runner import EOS, VOCABULARY, ToyRunner, alone, sequence
 
 from engine.block_manager import BlockManager
 from engine.errors import ContextExceeded, OutOfMemory, Poisoned
-from engine.request import Finish, Plan, Sampling, Sequence
+from engine.request import Finish, Plan, Result, Sampling, Sequence
 from engine.scheduler import OVERTAKING, RECOVERY, Limits, Outcome, Scheduler
 
 
@@ -373,7 +373,7 @@ def test_steps_shrink_until_they_fit_and_grow_again_later() -> None:
     bench.step()
     assert bench.scheduler.budget == 16
     bench.runner.memory = None
-    for _ in range(2 * RECOVERY):
+    for _ in range(3 * RECOVERY):
         bench.step()
     assert bench.scheduler.budget == 64
     bench.run()
@@ -418,3 +418,11 @@ def test_a_poisoned_sequence_fails_alone_and_leaves_nothing_behind() -> None:
     bench.add(after)
     bench.run()
     assert list(after.output) == alone(prompt, after.sampling, 3, 256)
+
+
+def test_an_embedding_ends_once_its_prompt_is_read_whole_and_not_before() -> None:
+    scheduler = Scheduler(BlockManager(8, 4), Limits(max_sequences=1, token_budget=4, context=32))
+    sequence = Sequence(1, 10, list(range(10)), Sampling(1), pools=True)
+    scheduler.add(sequence)
+    ends = [scheduler.commit(scheduler.plan(), [Result(sequence)])[0].finish for _ in range(3)]
+    assert ends == [None, None, Finish.STOP]

@@ -112,7 +112,10 @@ def test_a_gguf_files_sentencepiece_tokenizer_is_its_folders(tmp_path: Path) -> 
         "tokenizer.ggml.bos_token_id": 1,
         "tokenizer.ggml.unknown_token_id": 0,
     }
+    bare = Tokenizer.open(write(tmp_path / "b.gguf", LLAMA | values | {"tokenizer.ggml.add_space_prefix": False}))
+    assert not bare.strips
     built, saved = Tokenizer.open(write(tmp_path / "m.gguf", LLAMA | values)), in_folder(core, tmp_path)
+    assert built.special == saved.special
     assert built.strips
     assert saved.strips
     for text in TEXTS:
@@ -122,6 +125,23 @@ def test_a_gguf_files_sentencepiece_tokenizer_is_its_folders(tmp_path: Path) -> 
         assert built.encode(text, special=False) == encoded[1:]
         assert built.decode(encoded) == core.decode(encoded) == text
     assert built.token_bytes(tokens.index("<0xE2>")) == b"\xe2"
+
+
+def test_a_gguf_file_says_what_goes_around_a_text_and_which_tokens_are_whole(tmp_path: Path) -> None:
+    around = {"add_bos_token": True, "add_eos_token": True, "bos_token_id": 1, "eos_token_id": 2}
+    tokens = ["a", "<s>", "</s>", "日", "aa"]
+    values = LLAMA | bpe(tokens, [], [], "smollm", **around) | {"tokenizer.ggml.token_type": [1, 3, 3, 3, 4]}
+    tokenizer = Tokenizer.open(write(tmp_path / "m.gguf", values))
+    assert tokenizer.encode("aaa") == [1, 4, 0, 2]
+    assert tokenizer.encode("a", special=False) == [0]
+    assert tokenizer.special == {1, 2, 3}
+    assert tokenizer.token_bytes(3) == "日".encode()
+
+
+@pytest.mark.parametrize(("pre", "tokens"), [("llama-bpe", [2]), ("qwen2", [0, 1])])
+def test_families_differ_in_how_they_cut_numbers(tmp_path: Path, pre: str, tokens: list[int]) -> None:
+    path = write(tmp_path / "m.gguf", LLAMA | bpe(["1", "2", "12"], ["1 2"], [], pre))
+    assert Tokenizer.open(path).encode("12") == tokens
 
 
 def test_marks_of_reasoning_are_shown_and_other_special_tokens_are_not(tmp_path: Path) -> None:

@@ -29,6 +29,11 @@ ANSWERS: list[tuple[str, str, str, str | None, str | None, list[str]]] = [
     (HERMES, "", f"<tool_call>\n{TEXT}\n</tool_call>", None, None, ["weather"]),
     (HERMES, "", f"Let me look.\n<tool_call>\n{TEXT}\n</tool_call>\n", "Let me look.", None, ["weather"]),
     (HERMES, "", f"<tool_call>{TEXT}</tool_call><tool_call>{TEXT}</tool_call> done", "done", None, ["weather"] * 2),
+    (HERMES, "", f"<tool_call>{TEXT}</tool_call> done \n", "done", None, ["weather"]),
+    (HERMES, "", f"Hm.\n<tool_call>{TEXT}</tool_call>So.", "Hm.So.", None, ["weather"]),
+    (HERMES, "", f'<tool_call>{TEXT[:-1]}, "more": [{{}}]}}</tool_call>', None, None, ["weather"]),
+    (LLAMA, "", "[", "[", None, []),
+    (HERMES, "", '<tool_call>{"name": "radio"}</tool_call>', None, None, ["radio"]),
     (HERMES, "", f"<think>\nhm, <b>\n\n</think>\n\n<tool_call>{TEXT}</tool_call>", None, "hm, <b>", ["weather"]),
     (HERMES, "<think>\n", "why\n</think>\n\nSo.", "So.", "why", []),
     (HERMES, "<think>\n\n</think>\n\n", "So.", "So.", None, []),
@@ -122,6 +127,7 @@ def test_arguments_written_as_a_text_or_before_the_name_or_not_at_all_are_an_obj
     for body, wanted in [
         ('{"name": "weather", "arguments": "{\\"a\\": 1}"}', {"a": 1}),
         ('{"arguments": {"a": 1}, "name": "weather"}', {"a": 1}),
+        ('{"parameters": {"a": 1}, "function": "weather"}', {"a": 1}),
         ('{"name": "weather"}', {}),
         ('{"name": "weather", "arguments": null}', {}),
     ]:
@@ -136,15 +142,19 @@ def test_arguments_are_the_models_own_text_without_blanks_around_it() -> None:
 
 def test_a_call_as_in_python_comes_whole_and_only_then() -> None:
     parser = Dialogue(LLAMA, {}).parser("", ("weather",))
-    assert parser.feed("[weather(city='Oslo', warm=True") == []
+    assert parser.feed("[weather(city='Os)lo', warm=True") == []
     start, arguments = parser.feed(")")
     assert start["tool_calls"][0]["function"] == {"name": "weather", "arguments": ""}
-    assert arguments["tool_calls"][0]["function"] == {"arguments": '{"city": "Oslo", "warm": true}'}
+    assert arguments["tool_calls"][0]["function"] == {"arguments": '{"city": "Os)lo", "warm": true}'}
     assert [*parser.feed("]"), *parser.finish()] == []
 
 
 def test_arguments_nested_too_deep_to_read_are_content() -> None:
-    for text in (f"weather(a={'[' * 5000}{']' * 5000})", f'{{"a": {"[" * 50000}{"]" * 50000}}}'):
+    for text in (
+        f"weather(a={'[' * 5000}{']' * 5000})",
+        f"weather(a={'-' * 100000}1)",
+        f'{{"a": {"[" * 50000}{"]" * 50000}}}',
+    ):
         assert message(parsed(LLAMA, "", [text]))["content"] == text
     deep = f'{{"arguments": {"[" * 200000}{"]" * 200000}}}'
     assert (
