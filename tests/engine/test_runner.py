@@ -10,10 +10,14 @@ import torch
 import transformers
 
 from engine.batch import Batch
+from engine.config import read_config
 from engine.errors import OutOfMemory, Poisoned
 from engine.kv_cache import KVCache
+from engine.parallel import Group
 from engine.request import Plan
-from tests.engine.driving import generate, own_blocks, row, runner, sequence, step
+from engine.runner import Runner
+from engine.sampler import Sampler
+from tests.engine.driving import BLOCK, CPU, generate, own_blocks, row, runner, sequence, step
 
 PROMPT = [7, 80, 300, 12, 44, 201, 9, 150, 33, 71, 5, 6, 410, 31, 99, 250, 77, 21, 8, 64]
 
@@ -79,3 +83,23 @@ def test_only_what_reaches_the_end_of_its_prompt_gets_a_token(tiny: Callable[[st
     results = step(runner(tiny("llama")), [long, short], 8)
     assert results[0].tokens == ()
     assert len(results[1].tokens) == 1
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.int8], ids=str)
+def test_what_others_left_in_the_cache_changes_no_answer(tiny: Callable[[str], Path], kind: torch.dtype) -> None:
+    def answers(left: float, together: bool) -> list[list[int]]:
+        cache = KVCache(read_config(tiny("mistral")), 96, BLOCK, kind, CPU, Group())
+        for layer in cache.layers:
+            for part in (
+                (layer.keys, layer.values) if kind.is_floating_point else (layer.key_scales, layer.value_scales)
+            ):
+                assert part is not None
+                part.fill_(left)
+        engine = Runner(runner(tiny("mistral")).model, cache, Sampler(()), CPU)
+        asked = [sequence(index, PROMPT[:length]) for index, length in enumerate((20, 3, 11, 19))]
+        own_blocks(asked, 30, scattered=together)
+        if together:
+            return generate(engine, asked, 30)
+        return [generate(engine, [each], 30)[0] for each in asked]
+
+    assert answers(float("nan"), True) == answers(0.0, False)
