@@ -49,7 +49,7 @@ def _trial(rows: tuple[int, ...], lengths: tuple[int, ...], q: Tensor, past: Pas
     normal = partial(torch.randn, dtype=q.dtype, device=q.device, generator=made)
     whole = partial(torch.tensor, dtype=torch.int32, device=q.device)
     order = torch.randperm(width * len(rows), device=q.device, generator=made, dtype=torch.int32)
-    keys, values = (normal((len(order), *block)) for _ in range(2))
+    keys, values = normal((len(order), block[0], 2, *block[1:])).unbind(2)  # side by side, as in a cache
     trial = replace(past, keys=keys, values=values, tables=order.view(len(rows), width), lengths=whole(lengths))
     return normal((sum(rows), *q.shape[1:])), whole((0, *accumulate(rows))), trial
 
