@@ -67,6 +67,13 @@ async def test_a_precision_is_what_it_says_or_unknown(
     assert model.precision_from == ("nobody" if expected[0] is Precision.UNKNOWN else "engine")
 
 
+async def test_a_model_without_a_chat_template_is_given_no_chats(builtin: Subject) -> None:
+    card(builtin, chat=False)
+    without = (await builtin.model()).capabilities
+    assert not {Capability.CHAT, Capability.TOOLS, Capability.TOOL_CHOICE} & without
+    assert {Capability.COMPLETION, Capability.EMBEDDINGS, Capability.JSON_SCHEMA} <= without
+
+
 async def test_one_that_still_loads_is_loading_and_not_down(builtin: Subject) -> None:
     assert builtin.scripted is not None
     error = {"error": {"message": "loading the model: 40 %", "type": "unavailable_error", "code": "loading"}}
