@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -18,9 +21,8 @@ class LayerCache:
     """
 
     def __init__(self, blocks: int, block_size: int, heads: int, size: int, dtype: torch.dtype, device: torch.device):
-        # Zeroed by the operating system when a page is first touched: what is not used takes no memory.
         # A position's keys and values lie side by side, so that one copy brings both.
-        both = torch.zeros((blocks, block_size, 2, heads, size), dtype=dtype, device=device)
+        both = _zeros((blocks, block_size, 2, heads, size), dtype, device)
         self.keys, self.values = both.unbind(2)
         self._slots = both.flatten(0, 1)
         self._halves = self._slots.unbind(1)
@@ -52,6 +54,14 @@ class LayerCache:
 
 def _at(whole: Tensor, slots: slice | Tensor) -> Tensor:
     return whole[slots] if isinstance(slots, slice) else whole.index_select(0, slots)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros; on a CPU in pages that take no memory before they are used, all of which torch's own would touch."""
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, prod(shape) * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=torch.uint8).view(dtype).view(shape)
 
 
 class KVCache:
