@@ -9,6 +9,7 @@ import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Semaphore
 from typing import Any
 
 import httpx
@@ -303,6 +304,31 @@ def test_a_stop_signal_ends_what_runs_within_its_time(smollm2: Path, tmp_path: P
         assert rest[-1] == "data: [DONE]"
         assert served.process.wait(LIMIT_S) == 0
         assert "Traceback" not in served.log.read_text()
+
+
+def test_a_stop_signal_under_load_is_a_success_within_its_grace(smollm2: Path, tmp_path: Path) -> None:
+    def ask(_: int) -> None:
+        body = {**HELLO, "max_tokens": 2000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=body, timeout=LIMIT_S) as answer:
+            lines = answer.iter_lines()
+            next(lines)
+            begun.release()
+            for _ in lines:
+                pass
+
+    begun = Semaphore(0)
+    with (
+        serving(smollm2, tmp_path / "log", "--precision", "fp32", "--context", "4096") as served,
+        ThreadPoolExecutor(8) as clients,
+    ):
+        asked = [clients.submit(ask, number) for number in range(8)]
+        for _ in asked:
+            assert begun.acquire(timeout=LIMIT_S)
+        served.process.send_signal(signal.SIGTERM)
+        assert served.process.wait(LIMIT_S) == 0
+        log = served.log.read_text()
+    assert "terminate called" not in log
+    assert "Traceback" not in log
 
 
 def test_a_model_that_cannot_be_read_ends_the_process_with_one_line_that_names_it(
