@@ -80,9 +80,12 @@ def open_runner(
     kept = SPARE_BYTES + 2 * embedding + context * position_bytes(config, torch.bfloat16, group)
     room = (free - kept) / count
     name = _precision(options.precision, config, room)
-    scheme = choose(name, _products(config, group), device, min(max(room, LEAST_BYTES[name]), MOST_BYTES))
+    most = min(max(room, LEAST_BYTES[name]), MOST_BYTES)
+    scheme = choose(name, _products(config, group), device, most)
+    # Nearly all that int4 does to an answer it would do in the head: files in int4 have theirs in more bits as well.
+    head = choose("int8", [(config.vocabulary, config.hidden)], device, most) if name == "int4" else scheme
     dtype = scheme.dtype
-    model = build(Parts(config, weights, scheme, dtype, device, group))
+    model = build(Parts(config, weights, scheme, dtype, device, group, head))
     cached = dtype if options.kv_precision == "auto" else KV.get(options.kv_precision)
     if cached is None:
         raise UnsupportedModel(f"no cache in {options.kv_precision}; {', '.join(KV)} are there")
@@ -92,7 +95,8 @@ def open_runner(
     blocks = options.blocks or _blocks(options.max_sequences, context, each, device)
     runner = Runner(model, KVCache(config, blocks, BLOCK, cached, device, group), sampler, device, group)
     kind = next(kind for kind, each in KV.items() if each == cached)
-    return Loaded(runner, name, scheme.describe(), kind, blocks, BLOCK, torch.get_num_threads())
+    said = scheme.describe() + ("" if head is scheme else f"; the head in {head.describe()}")
+    return Loaded(runner, name, said, kind, blocks, BLOCK, torch.get_num_threads())
 
 
 def _products(config: ModelConfig, group: Group) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.packed import GROUP, Channels, Grouped, Weight, to_int4, to_int8
-from engine.ways import Dense, Float8, Half, Int4Weights, Int8Large, Int8Small, Run, Unpacked, Way
+from engine.ways import Dense, Float8, Half, Int4Weights, Int8Products, Int8Weights, Run, Unpacked, Way
 
 Name = Literal["fp32", "bf16", "fp16", "int8", "int4", "fp8"]
 PLAIN: dict[Name, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -171,7 +171,7 @@ def _ways(name: Name, device: torch.device, group: int) -> tuple[list[Way], list
     if name == "bf16":
         return [half], [Half(), wide]
     if name == "int8":
-        return [Int8Small(), Int8Large()], [Unpacked(torch.bfloat16, 1), half, wide]
+        return [Int8Weights(), Int8Products()], [Unpacked(torch.bfloat16, 1), half, wide]
     return [Int4Weights(0.5 + 4 / group)], [Unpacked(torch.bfloat16, grouped), half, wide]
 
 

@@ -1,12 +1,11 @@
 """Ways to multiply rows by a weight. Which is fastest differs among machines: ``engine.quant`` measures them.
 
-Rows stay independent of each other in every way: int8 activations have a scale a row, and a row that is not finite
-spoils no other.
+Rows stay independent of each other in every way, one that is not finite spoils no other, and none loses more of its
+activations than bf16 does.
 """
 
 from __future__ import annotations
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import frexp
@@ -88,50 +87,26 @@ class Unpacked(Way):
         return lambda x: functional.linear(x, weight.to(x.dtype))
 
 
-class Int8Small(Way):
-    """int8 products with a scale a row, by fbgemm. It quantises by the least and greatest of all that it is given:
-    rows are brought to -1 … 1, and a row of its own with both keeps that range whatever the others hold."""
+class Int8Weights(Way):
+    """int8 weights and 16-bit activations. Scales are 16-bit, too."""
 
     def __init__(self) -> None:
-        super().__init__("int8 activations (fbgemm)", torch.float32, 1)
-        self._rows: dict[int, Tensor] = {}
-        # Without VNNI, pairs of products are summed in 16 bit, which 8-bit activations would overflow.
-        self._reduced = not torch.cpu._is_vnni_supported()
+        super().__init__("int8 weights", torch.bfloat16, 1)
 
     def hold(self, weight: Weight) -> Run:
         channels = _channels(weight)
-        size = channels.numbers.shape[1]
-        zeros = torch.zeros(len(channels.scales), dtype=torch.long)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # quantised tensors are on their way out; the version of torch is bounded
-            stored = torch._make_per_channel_quantized_tensor(channels.numbers, channels.scales.double(), zeros, 0)
-            packed = torch.ops.quantized.linear_prepack(stored, None)
-        multiply, reduced = torch.ops.quantized.linear_dynamic, self._reduced
-
-        def run(x: Tensor) -> Tensor:
-            rows = self._space(len(x) + 1, size)
-            scales = _largest(x)
-            torch.div(x, scales, out=rows[1:])
-            rows.nan_to_num_(-1.0)  # what is no number would be part of the range; the row's scale spoils it again
-            result: Tensor = multiply(rows, packed, reduced)[1:]
-            return result.mul_(scales)
-
-        return run
-
-    def _space(self, count: int, size: int) -> Tensor:
-        """Room for rows [count, size], the first being the one that keeps the range."""
-        held = self._rows.get(size)
-        if held is None or len(held) < count:
-            held = self._rows[size] = torch.zeros(count, size)
-            held[0, :2] = torch.tensor([1.0, -1.0])
-        return held[:count]
+        numbers, scales = channels.numbers, channels.scales.bfloat16()
+        return lambda x: torch.ops.aten._weight_int8pack_mm(x, numbers, scales)
 
 
-class Int8Large(Way):
-    """int8 products with a scale a row, by oneDNN."""
+class Int8Products(Way):
+    """int8 products, by oneDNN, of two rows for each: the second has what rounding took from the first.
+
+    One alone loses too much, since a few activations are far greater than the others of their row.
+    """
 
     def __init__(self) -> None:
-        super().__init__("int8 activations (oneDNN)", torch.float32, 1)
+        super().__init__("int8 products", torch.float32, 1)
 
     def hold(self, weight: Weight) -> Run:
         channels = _channels(weight)
@@ -141,11 +116,13 @@ class Int8Large(Way):
 
         def run(x: Tensor) -> Tensor:
             scales = _largest(x).div_(127)
-            numbers = torch.div(x, scales).round_().to(torch.int8)
+            scaled = x / scales
+            first = scaled.round()
+            numbers = torch.cat((first, scaled.sub_(first).mul_(254).round_())).to(torch.int8)
             result: Tensor = multiply(
                 numbers, 1.0, 0, packed, channels.scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
             )
-            return result.mul_(scales)
+            return result[: len(x)].add_(result[len(x) :], alpha=1 / 254).mul_(scales)
 
         return run
 

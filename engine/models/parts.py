@@ -19,7 +19,8 @@ from engine.rotary import Rope
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Makes parts of a model from ``weights``. ``dtype`` is what activations have, ``scheme`` what linears hold."""
+    """Makes parts of a model from ``weights``. ``dtype`` is what activations have, ``scheme`` what linears hold; the
+    head may have one of its own."""
 
     config: ModelConfig
     weights: Weights
@@ -27,6 +28,7 @@ class Parts:
     dtype: torch.dtype
     device: torch.device
     group: Group
+    head_scheme: Scheme | None = None
 
     def tensor(self, name: str) -> Tensor:
         """A whole tensor, on every rank."""
@@ -55,7 +57,9 @@ class Parts:
     def head(self, embedding: str) -> Linear:
         """What makes logits of hidden states: of its own, or the embedding again."""
         name = embedding if self.config.tied_embeddings else "lm_head"
-        return self._linear(self._weight(name), None)
+        weight = self._weight(name)
+        scheme = self.scheme if isinstance(weight, Grouped) else self.head_scheme or self.scheme
+        return linear(weight.to(self.device), None, scheme)
 
     def _weight(self, name: str) -> Tensor | Grouped:
         return weight_of(self.weights, name, self.config.quantization)
