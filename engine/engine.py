@@ -274,6 +274,7 @@ class Engine:
         began = self._step_began_s = time.monotonic()
         if self._speculator:
             self._speculator.propose(self._scheduler.decoding())
+        guessing_s = time.monotonic() - began
         plan = self._scheduler.plan()
         if plan.rows:
             try:
@@ -283,7 +284,7 @@ class Engine:
             except OutOfMemory as error:
                 self._retreat(plan, error)
             else:
-                self._note(plan, outcomes, began)
+                self._note(plan, outcomes, began, guessing_s)
         if not self._scheduler.running:
             self._tell()
         self._step_began_s = None
@@ -295,7 +296,7 @@ class Engine:
         if alone is not None and alone.id in self._requests:
             self._end(self._requests[alone.id], Failed(error))
 
-    def _note(self, plan: Plan, outcomes: list[Outcome], began_s: float) -> None:
+    def _note(self, plan: Plan, outcomes: list[Outcome], began_s: float, guessing_s: float) -> None:
         now_s = time.monotonic()
         self._steps += 1
         for row in plan.rows:
@@ -318,7 +319,7 @@ class Engine:
             self._generated_tokens += len(outcome.tokens)
             self._untold.append(outcome)
         if self._speculator:
-            self._speculator.learn(plan, outcomes, now_s - began_s)
+            self._speculator.learn(plan, outcomes, now_s - began_s, guessing_s)
 
     def _tell(self) -> None:
         """Turns what the last step brought into text and events, while the next is under way."""

@@ -19,7 +19,11 @@ LEAST_ACCEPTANCE = 0.1
 HOPE = 0.5
 """The acceptance that is expected before anything is known."""
 DRIFT = 0.001
-"""How fast an expectation rises again while nothing is tried: so that trying costs a hundredth of the time at most."""
+"""How fast expectations rise again while nothing is tried: so that trying costs a hundredth of the time at most."""
+TRIAL = 0.01
+"""The share of the time that guesses may cost before they pay."""
+CREDIT_S = 0.25
+"""What they may cost at first, and the most of what they saved that counts for later."""
 
 
 class Proposer(Protocol):
@@ -72,23 +76,26 @@ class _Cost:
         new = (1, positions, seconds, positions * positions, positions * seconds)
         self._sums = tuple(MEMORY * old + one for old, one in zip(self._sums, new, strict=True))
 
-    def growing(self, positions: int) -> float:
-        """The share of a step of so many positions that grows with them, 0 to 1; 0 while nothing is known."""
+    def at(self, positions: int) -> tuple[float, float]:
+        """Seconds of a step of so many positions, and those of them that grow with the positions; 0 when unknown."""
         weight, x, y, xx, xy = self._sums
         spread = weight * xx - x * x
         if spread <= 1e-9 * weight * xx:
-            return 0.0
-        slope = (weight * xy - x * y) / spread
-        whole = (y - slope * x) / weight + slope * positions
-        return min(max(slope * positions / whole, 0.0), 1.0) if whole > 0 else 1.0
+            return (y / weight if weight else 0.0), 0.0
+        slope = max((weight * xy - x * y) / spread, 0.0)
+        growing = slope * positions
+        return max((y - slope * x) / weight + growing, growing), growing
 
 
 class Speculator:
     """Asks a proposer for as many drafts as pay, for each sequence, by what was accepted and what steps cost.
 
     A step of S sequences takes a + b * S seconds and gives S tokens; D drafts add b * D to that and give the accepted
-    ones. So a draft pays while it is accepted with a probability over b * S / (a + b * S): the share of the step that
-    grows with its size. The k-th draft of a sequence is accepted with acceptance ** k.
+    ones, and a round of them, one for each sequence, takes the proposer d. So a draft pays while it is accepted with a
+    probability over (b * S + d) / (a + b * S). The k-th draft of a sequence is accepted with acceptance ** k.
+
+    Before its first drafts for a sequence a proposer may have to read all of it. That is paid from a credit: what
+    drafts have saved, and a small share of all time. So they cost no more than that where they never pay.
     """
 
     def __init__(self, proposer: Proposer, most: int = MOST) -> None:
@@ -100,24 +107,41 @@ class Speculator:
         self._overall = HOPE
         self._acceptance: dict[int, float] = {}
         self._cost = _Cost()
+        self._round_s: float | None = None
+        self._credit_s = CREDIT_S
+        self._read: set[int] = set()
+        self._asked: list[Sequence] = []
 
     def propose(self, decoding: list[Sequence]) -> None:
         """Sets the drafts of those whose drafts pay."""
-        bar = max(self._cost.growing(len(decoding)), LEAST_ACCEPTANCE)
+        whole_s, growing_s = self._cost.at(len(decoding))
+        share = (growing_s + (self._round_s or 0.0)) / whole_s if whole_s else 0.0
+        bar = max(share, LEAST_ACCEPTANCE)
         lengths: dict[Sequence, int] = {}
         for sequence in decoding:
             acceptance = self._acceptance.setdefault(sequence.id, max(self._overall, 2 * LEAST_ACCEPTANCE))
-            if length := self._length(acceptance, bar):
+            affordable = sequence.id in self._read or self._credit_s > 0
+            if affordable and (length := self._length(acceptance, bar)):
                 lengths[sequence] = length
             else:
                 self._acceptance[sequence.id] += DRIFT * (1 - acceptance)
+        self._asked = list(lengths)
         if lengths:
-            self._proposer.propose(list(lengths), list(lengths.values()))
+            self._proposer.propose(self._asked, list(lengths.values()))
+        elif self._round_s is not None:
+            self._round_s *= 1 - DRIFT
 
-    def learn(self, plan: Plan, outcomes: list[Outcome], seconds: float) -> None:
-        """Takes in how the drafts of a step fared, and what the step took."""
+    def learn(self, plan: Plan, outcomes: list[Outcome], seconds: float, guessing_s: float = 0.0) -> None:
+        """Takes in how the drafts of a step fared, and what the step took, ``guessing_s`` of it in ``propose``."""
+        self._learn_round(outcomes, guessing_s)
+        spent_s, gained = guessing_s, sum(max(len(outcome.tokens) - 1, 0) for outcome in outcomes if outcome.drafted)
+        plain_s, _ = self._cost.at(len(outcomes))
         if plan.tokens == sum(1 + outcome.drafted for outcome in outcomes):  # no prompt was read beside
-            self._cost.learn(plan.tokens, seconds)
+            self._cost.learn(plan.tokens, seconds - guessing_s)
+            if plan.tokens > len(outcomes):
+                spent_s += seconds - guessing_s - plain_s
+        saved_s = gained * plain_s / max(len(outcomes), 1) - spent_s
+        self._credit_s = min(self._credit_s + saved_s + TRIAL * seconds, CREDIT_S)
         for outcome in outcomes:
             number = outcome.sequence.id
             if outcome.drafted and number in self._acceptance:
@@ -129,9 +153,18 @@ class Speculator:
                 self._acceptance[number] += (1 - 0.9**tried) * (new - self._acceptance[number])
                 self._overall += (1 - 0.99**tried) * (new - self._overall)
 
+    def _learn_round(self, outcomes: list[Outcome], guessing_s: float) -> None:
+        """Takes in what a round of drafts cost, unless a sequence was read for the first time beside."""
+        rounds = max((outcome.drafted for outcome in outcomes), default=0)
+        if rounds and all(sequence.id in self._read for sequence in self._asked):
+            new_s = guessing_s / rounds
+            self._round_s = new_s if self._round_s is None else self._round_s + 0.2 * (new_s - self._round_s)
+        self._read.update(o.sequence.id for o in outcomes if o.drafted and o.sequence.id in self._acceptance)
+
     def forget(self, sequence: Sequence) -> None:
         """The sequence has ended."""
         self._acceptance.pop(sequence.id, None)
+        self._read.discard(sequence.id)
         self._proposer.forget(sequence)
 
     def _length(self, acceptance: float, bar: float) -> int:

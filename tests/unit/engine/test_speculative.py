@@ -71,8 +71,13 @@ class Eager:
         self.known.discard(one.id)
 
 
-def drafted(acceptance: float, seconds: Callable[[int], float], together: int = 1, steps: int = 600) -> list[int]:
-    """How many drafts each step had, when each is accepted with a probability; a step of n positions takes so long."""
+def drafted(
+    acceptance: float, seconds: Callable[[int], float], together: int = 1, steps: int = 600, round_s: float = 0.0
+) -> list[int]:
+    """How many drafts each step had, when each is accepted with a probability; a step of n positions takes so long.
+
+    The proposer takes ``round_s`` for each draft of the sequence that has most.
+    """
     random = Random(3)
     speculator = Speculator(Eager())
     crowd = [sequence(number, [1], Sampling(max_tokens=10**6)) for number in range(together)]
@@ -86,9 +91,10 @@ def drafted(acceptance: float, seconds: Callable[[int], float], together: int = 
             tokens = (7,) * (right + 1)
             outcomes.append(Outcome(one, Result(one, tokens), tokens=tokens, drafted=len(one.drafts)))
         counts.append(plan.tokens - together)
+        guessing_s = round_s * max(len(one.drafts) for one in crowd)
         for one in crowd:
             one.drafts = []
-        speculator.learn(plan, outcomes, seconds(plan.tokens))
+        speculator.learn(plan, outcomes, seconds(plan.tokens) + guessing_s, guessing_s)
     assert speculator.proposed == sum(counts)
     return counts
 
@@ -124,6 +130,40 @@ def test_guesses_that_pay_alone_do_not_where_a_step_of_many_grows_with_its_size(
     alone, many, sure = drafted(0.6, half), drafted(0.6, half, together=8), drafted(0.97, half, together=8)
     assert sum(many[300:]) / 8 < sum(alone[300:]) / 10
     assert sum(sure[300:]) / 8 > sum(alone[300:])
+
+
+def test_a_proposer_as_slow_as_the_model_is_hardly_asked_and_a_fast_one_of_equal_guesses_all_the_time() -> None:
+    slow = drafted(0.95, flat, round_s=flat(1))
+    fast = drafted(0.95, flat, round_s=flat(1) / 10)
+    assert sum(slow[100:]) < 50
+    assert sum(fast[100:]) > 20 * sum(slow[100:])
+
+
+@given(acceptance=st.floats(0, 1), ratio=st.floats(0, 2), growth=st.floats(0, 1), reading_s=st.floats(0, 5))
+def test_guessing_costs_at_most_a_hundredth_of_the_time_and_what_it_needs_to_find_out(
+    acceptance: float, ratio: float, growth: float, reading_s: float
+) -> None:
+    step_s, random = 0.02, Random(5)
+    speculator = Speculator(Eager())
+    spent = 0.0
+    made = 0
+    for number in range(40):
+        one, reading = sequence(number, [1], Sampling(max_tokens=10**6)), reading_s
+        for _ in range(64):
+            speculator.propose([one])
+            drafts = len(one.drafts)
+            guessing_s = ratio * step_s * drafts + (reading if drafts else 0.0)
+            reading = 0.0 if drafts else reading
+            right = next((k for k in range(drafts) if random.random() >= acceptance), drafts)
+            plan = Plan((Row(one, 0, 1 + drafts, True),))
+            outcome = Outcome(one, Result(one), tokens=(7,) * (right + 1), drafted=drafts)
+            seconds = step_s * (1 + growth * drafts) + guessing_s
+            speculator.learn(plan, [outcome], seconds, guessing_s)
+            one.drafts = []
+            spent += seconds
+            made += right + 1
+        speculator.forget(one)
+    assert spent <= 1.04 * made * step_s + 1.0 + reading_s
 
 
 def test_it_tries_again_after_a_pause() -> None:
