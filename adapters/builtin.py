@@ -72,7 +72,7 @@ class BuiltinAdapter(OpenAIAdapter):
     def _describe_model(self, card: dict[str, Any]) -> ModelDescription:
         precision = next((each for each in Precision if each == card.get("precision")), Precision.UNKNOWN)
         scheme = _named(card.get("scheme"))
-        context, slots = card.get("context"), card.get("slots")
+        context, slots, cache_block = card.get("context"), card.get("slots"), card.get("cache_block")
         return ModelDescription(
             engine_model=str(card["id"]),
             precision=precision,
@@ -83,6 +83,7 @@ class BuiltinAdapter(OpenAIAdapter):
             capabilities=_GENERATES - _CHATS if card.get("chat") is False else _GENERATES,
             digest=str(card.get("digest") or ""),
             settings=" ".join(f"{name}={card[name]}" for name in ("device", "kv_cache", "threads") if card.get(name)),
+            cache_block=cache_block if isinstance(cache_block, int) else 1,
         )
 
 

@@ -31,10 +31,13 @@ by default 83 and 6 to 8, 81 and 1 to 3; 20000: 92 and 3 to 4, 80 and 6; 2000: 8
 78 and 29; 500: 79 and 30, 65 and 35; 200: 75 and 42, 37 and 35; without any spinning 33 and 45. It depends on how long
 a thread takes to wake up, a matter of the machine: 500 lost little on either.
 """
-BUILTIN_SPIN: Final = {"GOMP_SPINCOUNT": "2000"}
-"""The same for the built-in engine (torch), whose operations are shorter. Milliseconds for 60 small ones alone, and for
-each of two processes at once: by default 7.8 and 275 to 367, 20000: 7.4 and 43, 4000: 7.5 and 21, 2000: 8.2 and 18,
-1000: 12 and 18, 500: 13 and 17."""
+BUILTIN_SHARED_SPIN: Final = {"GOMP_SPINCOUNT": "8000"}
+BUILTIN_ALONE_SPIN: Final = {"GOMP_SPINCOUNT": "20000"}
+"""The same for the built-in engine (torch), whose steps are hundreds of short operations: a thread that sleeps costs
+each of them its waking. Tokens/s of one request and of eight together, on 2 cores, of one engine alone, and of
+each of two at work at once: 2000: 26 and 170, 19 and 122; 4000: 29 and 182, 16 and 104; 8000: 38 and 222, 12 and 85;
+20000: 39 and 240, and the two held each other up, as by default.
+"""
 DEFAULT_CONTEXT: Final = 4096
 DEFAULT_SLOTS: Final = 4
 
@@ -163,7 +166,8 @@ def _builtin(spec: LaunchSpec, port: int) -> Command:
     ):
         if value:
             start += [option, str(value)]
-    env = BUILTIN_SPIN if on_cpu else {}
+    spin = BUILTIN_SHARED_SPIN if spec.shares_cores else BUILTIN_ALONE_SPIN
+    env = spin if on_cpu else {}
     return Command((*start, *spec.args), env | dict(spec.env), f"http://{LOOPBACK}:{port}", "/ready")
 
 

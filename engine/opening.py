@@ -75,6 +75,7 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
         "digest": _digest(path),
         "device": str(runner.device),
         "kv_cache": loaded.kv_precision,
+        "cache_block": loaded.block_size if options.prefix_cache else 0,
         "threads": loaded.threads,
         "chat": dialogue.chats,
     }

@@ -70,6 +70,7 @@ def test_it_answers_from_the_first_moment_and_tells_how_far_it_has_come(served: 
     card = httpx.get(f"{served.url}/v1/models").json()["data"][0]
     assert (card["id"], card["owned_by"], card["precision"], card["context"]) == (NAME, "paceline", "fp32", CONTEXT)
     assert (card["slots"], bool(card["version"]), bool(card["digest"])) == (8, True, True)
+    assert (card["cache_block"], card["chat"]) == (16, True)
     assert card["id"] in served.log.read_text()
 
 

@@ -76,7 +76,7 @@ def describe(kind: str, model: str) -> dict[str, object]:
             "GET /v1/models": {"object": "list", "data": [card]},
         }
     if kind == "builtin":
-        told = {"precision": "int8", "scheme": "int8-channel", "context": 2048, "slots": 4}
+        told = {"precision": "int8", "scheme": "int8-channel", "context": 2048, "slots": 4, "cache_block": 16}
         card = {**models["data"][0], "owned_by": "paceline", **told, "version": "0.1.0", "digest": "c0ffee"}
         return {
             "GET /health": {"status": "ok"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ async def test_everything_about_the_model_is_the_engines_own_word(builtin: Subje
     model = await builtin.model()
     assert (model.precision, model.scheme, model.precision_from) == (Precision.INT8, "int8-channel", "engine")
     assert (model.context, model.slots, model.digest) == (2048, 4, "c0ffee")
+    assert model.cache_block == 16
     assert builtin.description is not None
     assert builtin.description.version == "0.1.0"
     assert {Capability.CHAT, Capability.JSON_SCHEMA, Capability.TOOL_CHOICE} <= model.capabilities
@@ -167,7 +169,8 @@ def test_its_threads_do_not_hold_cores_that_others_need_but_on_a_gpu_machine(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = LaunchSpec("a", "builtin", str(folder), env={"MINE": "1"})
-    assert command(spec, 1).env == {**launch.BUILTIN_SPIN, "MINE": "1"}
+    assert command(spec, 1).env == {**launch.BUILTIN_ALONE_SPIN, "MINE": "1"}
+    assert command(replace(spec, shares_cores=True), 1).env == {**launch.BUILTIN_SHARED_SPIN, "MINE": "1"}
     monkeypatch.setattr(launch, "has_gpu", lambda: True)
     assert command(spec, 1).env == {"MINE": "1"}
 
