@@ -175,6 +175,15 @@ def test_its_threads_do_not_hold_cores_that_others_need_but_on_a_gpu_machine(
     assert command(spec, 1).env == {"MINE": "1"}
 
 
+@pytest.mark.usefixtures("with_torch")
+def test_it_guesses_ahead_where_no_other_engine_is_to_be_chosen_or_who_starts_it_says_so(folder: Path) -> None:
+    alone = LaunchSpec("a", "builtin", str(folder))
+    beside = replace(alone, shares_cores=True)
+    assert "--speculative" not in command(alone, 1).argv
+    assert command(beside, 1).argv[-2:] == ("--speculative", "off")
+    assert command(replace(beside, args=("--speculative", "ngram")), 1).argv[-2:] == ("--speculative", "ngram")
+
+
 def test_without_torch_the_command_that_installs_it_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(CannotStart, match=r"pip install 'paceline\[engine\]'"):
