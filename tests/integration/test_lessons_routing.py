@@ -208,8 +208,8 @@ async def test_an_engine_whose_cache_has_blocks_longer_than_a_prompt_holds_nothi
     async with running.client() as client:
         await ask(client, LONG * 3, model="m@b")
         told = await explain(client, LONG * 3)
-    one, other = (candidate["prefill_s"] for candidate in told["candidates"])
-    assert one == pytest.approx(other)
+    a, b = (candidate["prefill_s"] for candidate in sorted(told["candidates"], key=lambda each: each["deployment"]))
+    assert b > a / 2, "what it has learned from its quick answer is all that it is faster by"
 
 
 # Lesson 15: what must not teach

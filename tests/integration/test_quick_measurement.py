@@ -16,7 +16,7 @@ from measurements import deployment
 import measure.quick
 from adapters.base import Adapter, Endpoint
 from adapters.registry import create
-from measure.quick import OUTPUT_TOKENS, RUNS, measure_quickly
+from measure.quick import LENGTHS, OUTPUT_TOKENS, RUNS, measure_quickly
 from measure.store import Store
 from measure.traffic import REPEATS, Traffic
 from policies.types import Capability, Operation, Precision
@@ -62,13 +62,15 @@ async def test_the_smallest_request_comes_first_and_the_warm_up_does_not_count(
     engine.always(answer)
     result = await measure_quickly(adapters(engine), deployment())
     warm_up, *counted = [len(prompt) for prompt in prompts(engine)]
-    assert len(counted) == 3 * RUNS
-    assert counted[0] < counted[1] < counted[2]
-    assert counted[1] < min(counted[2::3])
-    assert warm_up < counted[1]
-    assert [len(record.runs) for record in result.records] == [RUNS] * 3
-    assert [record.output_tokens for record in result.records] == [OUTPUT_TOKENS] * 3
-    assert [sample.prompt_tokens for sample in result.samples] == pytest.approx([32, 128, 512], rel=0.1)
+    assert len(counted) == len(LENGTHS) * RUNS
+    first, second = counted[:3], counted[3:7]
+    for round_ in (first, second):
+        assert round_ == sorted(round_)
+    assert max(first) < max(second), "the longest waits for the second round"
+    assert warm_up < first[1]
+    assert [len(record.runs) for record in result.records] == [RUNS] * len(LENGTHS)
+    assert [record.output_tokens for record in result.records] == [OUTPUT_TOKENS] * len(LENGTHS)
+    assert [sample.prompt_tokens for sample in result.samples] == pytest.approx(LENGTHS, rel=0.1)
     assert not result.failed
 
 
@@ -149,15 +151,17 @@ async def test_a_cell_that_fails_is_recorded_with_its_cause_and_the_rest_goes_on
     engine = scripted(kind="llamacpp")
     engine.always(out_of_memory)
     result = await measure_quickly(adapters(engine), deployment())
-    short, middle, long = result.records
-    assert "Broken" in long.failed
-    assert "out of memory" in long.failed
-    assert long.ttft_s is None
+    short, middle, *others = result.records
+    assert len(others) == 2
+    for long in others:
+        assert "Broken" in long.failed
+        assert "out of memory" in long.failed
+        assert long.ttft_s is None
     assert not short.failed
     assert not middle.failed
     assert len(result.samples) == 2
     assert not result.failed
-    assert len(engine.requests) == 1 + 2 * RUNS + 1
+    assert len(engine.requests) == 1 + 2 * RUNS + 2
 
 
 @pytest.mark.parametrize("fault", [cut(after=1), cut(after=0), status(503), status(400)])
@@ -222,7 +226,7 @@ async def test_a_run_gives_way_to_a_live_request_and_is_repeated_after_it(
     assert len(engine.requests) == 2
     traffic.end()
     result = await measuring
-    assert len(engine.requests) == 2 + 3 * RUNS
+    assert len(engine.requests) == 2 + len(LENGTHS) * RUNS
     assert not any(run.disturbed for record in result.records for run in record.runs)
 
 
@@ -285,7 +289,7 @@ async def test_a_deployment_that_only_embeds_is_measured_by_embeddings(
     only = deployment(engine="openai", capabilities=frozenset({Capability.EMBEDDINGS}))
     result = await measure_quickly(adapters(engine, "openai"), only)
     assert {request.path for request in engine.requests} == {"/v1/embeddings"}
-    assert len(result.samples) == 3
+    assert len(result.samples) == len(LENGTHS)
     assert all(sample.prefill_s > 0.0 and sample.tpot_s == 0.0 for sample in result.samples)
     assert all(record.output_normal for record in result.records)
 
@@ -318,7 +322,7 @@ async def test_the_record_has_what_was_configured_beside_what_was_found_and_the_
     adapter = adapters(engine, precision=Precision.INT8)
     result = await measure_quickly(adapter, deployment(), memory=lambda: next(readings))
     assert {(record.asked.precision, record.precision) for record in result.records} == {("int8", Precision.INT4)}
-    assert [record.peak_memory_bytes for record in result.records] == [106, 107, 108]
+    assert [record.peak_memory_bytes for record in result.records] == [115, 116, 117, 119], "the last of each length"
 
 
 async def test_progress_is_told_from_the_warm_up_to_the_end(
@@ -327,8 +331,8 @@ async def test_progress_is_told_from_the_warm_up_to_the_end(
     engine, told = scripted(kind="llamacpp"), []
     engine.always(answer)
     await measure_quickly(adapters(engine), deployment(), progress=lambda *step: told.append(step))
-    assert told[0] == ("smol-int4", 0, 9, "warming up")
-    assert told[-1] == ("smol-int4", 9, 9, "measured")
+    assert told[0] == ("smol-int4", 0, len(LENGTHS) * RUNS, "warming up")
+    assert told[-1] == ("smol-int4", len(LENGTHS) * RUNS, len(LENGTHS) * RUNS, "measured")
     assert [step[1] for step in told[1:-1]] == list(range(9))
 
 
