@@ -117,12 +117,13 @@ def test_every_masked_json_object_parses(
 
 @settings(max_examples=20, deadline=None)
 @given(
-    expression=st.sampled_from([r"\d{3}-[a-z]+", "yes|no|gr\u00fcn", "(ab|cd){2,5}x?", r"[^\n]{0,8}"]),
+    expression=st.sampled_from([r"[0-9]{3}-[a-z]+", "yes|no|gr\u00fcn", "(ab|cd){2,5}x?", r"[^\n]{0,8}"]),
     seed=st.integers(0, 2**32),
 )
 def test_every_masked_answer_matches_its_expression(
     structures: Structures, tokenizer: Tokenizer, expression: str, seed: int
 ) -> None:
+    # Digits are not written as \\d: the library knows those of a later Unicode than Python does.
     # A number of letters without a limit would go on at random for long: it is cut by the answer's nudge to its end.
     assert re.fullmatch(expression, answer(structures, tokenizer, Structure("regex", expression), seed, seed % 2 == 0))
 
