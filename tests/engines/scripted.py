@@ -125,7 +125,7 @@ class ScriptedEngine:
         self._queue: deque[Script] = deque()
         self._arrivals: dict[int, Signal] = {}
         self._lock = threading.Lock()
-        self._connections: set[asyncio.Task[None]] = set()
+        self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"scripted {kind}", daemon=True)
         self._started = threading.Event()
@@ -177,7 +177,6 @@ class ScriptedEngine:
     # The server
 
     def _run(self) -> None:
-        # At its end the runner also cancels connections that were accepted in the last moment.
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             runner.run(self._serve())
 
@@ -187,27 +186,34 @@ class ScriptedEngine:
         self.port = server.sockets[0].getsockname()[1]
         self._started.set()
         await self._stopping.wait()
-        server.close()
-        for task in tuple(self._connections):
+        # asyncio forgets a connection that it has accepted and not yet handed over when its server closes: nothing more
+        # is accepted, then the tasks end, those that hand over among them, then the port closes.
+        self._loop.remove_reader(server.sockets[0].fileno())
+        for task, writer in self._connections.items():
+            # Here, not in the task: one that is cancelled before its first step runs no line of its own.
+            writer.transport.abort()
             task.cancel()
-        await asyncio.gather(*self._connections, return_exceptions=True)
+        await asyncio.gather(*asyncio.all_tasks() - {asyncio.current_task()}, return_exceptions=True)
+        server.close()
         await server.wait_closed()
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections.add(task)
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._stopping is None or self._stopping.is_set():
+            writer.transport.abort()
+            return
         self.accepted += 1
+        task = asyncio.create_task(self._converse(reader, writer))
+        self._connections[task] = writer
+        task.add_done_callback(self._connections.pop)
+
+    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             early: bytes | None = b""
             while early is not None:
                 early = await self._exchange(reader, writer, early)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass
-        except asyncio.CancelledError:
-            writer.transport.abort()
         finally:
-            self._connections.discard(task)
             writer.close()
             with contextlib.suppress(ConnectionError):
                 await writer.wait_closed()

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import socket
+import threading
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -109,3 +113,18 @@ async def test_side_paths_do_not_take_a_script(scripted: Start, connect) -> None
     assert (await transport.request("GET", "/metrics")).status == 200
     assert [request.path for request in engine.watched] == ["/version", "/metrics"]
     assert engine.requests == []
+
+
+def test_connections_of_its_last_moment_are_closed(scripted: Start) -> None:
+    engine = scripted()
+    busy = threading.Event()
+    engine._loop.call_soon_threadsafe(busy.wait)
+    clients = [socket.create_connection(("127.0.0.1", engine.port)) for _ in range(5)]
+    threading.Timer(0.0, busy.set).start()
+    with warnings.catch_warnings(record=True) as leaks:
+        warnings.simplefilter("always", ResourceWarning)
+        engine.stop()
+        gc.collect()
+    for client in clients:
+        client.close()
+    assert not [str(leak.message) for leak in leaks]
