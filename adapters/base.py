@@ -53,7 +53,7 @@ class ModelDescription:
     settings: str = ""
     """Other settings that change speed or output, in a stable spelling: part of the fingerprint."""
     cache_block: int = 1
-    """Tokens of a block of its prefix cache, of which only whole ones are found again; 0 when it has no such cache."""
+    """``Deployment.cache_block``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import asyncio
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -22,23 +22,12 @@ from benchmarks.routing_real.others import DISTURBED, Others
 from benchmarks.routing_real.phases import AT_ONCE, Phase, at_once, beside_others, choices, one_by_one
 from benchmarks.routing_real.shapes import shapes
 from scripts.lib.gateway_process import Gateway, GatewayFailed
-from scripts.lib.local_engines import (
-    MODEL,
-    Engine,
-    NotMade,
-    builtin_engines,
-    is_made,
-    llamacpp_engines,
-    vllm_engine,
-)
+from scripts.lib.local_engines import MODEL, NotMade, engines
 
 EVERY_PRECISION = f"{MODEL}@int4+"
 """None of these deployments has a verdict on its quality, so that the bare name would admit 16 bits alone."""
-MORE: Mapping[str, tuple[str, Callable[[], list[Engine]]]] = {
-    "builtin": ("the built-in engine", builtin_engines),
-    "vllm": ("vLLM", lambda: [vllm_engine()]),
-}
-"""Engines that run beside llama.cpp where the kit's program of that name has made them."""
+BESIDE = ("builtin", "vllm")
+"""What runs beside llama.cpp where it has been made: engines whose choice is worth a proof."""
 
 console = Console(stderr=True)
 
@@ -72,46 +61,34 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=3, help="one in so many is asked of every candidate (default 3)")
     parser.add_argument("--scenes", type=int, default=8, help="choices that are compared beside others (default 8)")
     parser.add_argument(
-        "--without", nargs="*", choices=tuple(MORE), default=(), help="engines to leave out, where they have been made"
+        "--without", nargs="*", choices=BESIDE, default=(), help="engines to leave out, where they have been made"
     )
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead of the tables")
     args = parser.parse_args()
     if args.quick:
-        args.requests, args.every, args.scenes, args.without = 20, 5, 1, tuple(MORE)
+        args.requests, args.every, args.scenes, args.without = 20, 5, 1, BESIDE
     return args
 
 
 def _run(args: argparse.Namespace, folder: Path, phases: list[Phase]) -> None:
     """Fill ``phases``; what is done stays there when it is interrupted."""
     config = folder / "paceline.yaml"
-    engines = _engines(args.without)
+    configured = engines([name for name in BESIDE if name not in args.without], folder, console.print)
     config.write_text(
         yaml.safe_dump(
-            {"server": {"port": 0}, "data_dir": str(folder / "data"), "cache": {"mode": "off"}, "engines": engines},
+            {"server": {"port": 0}, "data_dir": str(folder / "data"), "cache": {"mode": "off"}, "engines": configured},
             sort_keys=False,
         )
     )
-    console.print(f"Starting {len(engines)} engines and the gateway.")
+    console.print(f"Starting {len(configured)} engines and the gateway.")
     with Gateway(config, folder / "gateway.log") as gateway:
-        gateway.wait_until_measured(console, {engine["name"] for engine in engines})
+        gateway.wait_until_measured(console, {engine["name"] for engine in configured})
         candidates = [entry["id"] for entry in gateway.deployments()]
         others = Others([psutil.Process(gateway.pid), *gateway.processes()])
         asyncio.run(_measure(args, Client(gateway.url, EVERY_PRECISION, others), candidates, phases))
         left = gateway.stop()
     if left:
         raise GatewayFailed(f"these processes are left: {left}")
-
-
-def _engines(without: Sequence[str]) -> list[Engine]:
-    engines = llamacpp_engines()
-    for name, (label, made) in MORE.items():
-        if name in without:
-            continue
-        if is_made(name):
-            engines += made()
-        else:
-            console.print(f"Without {label}: `scripts/engines/{name}` makes it.")
-    return engines
 
 
 async def _measure(args: argparse.Namespace, client: Client, candidates: Sequence[str], phases: list[Phase]) -> None:

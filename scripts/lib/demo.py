@@ -7,26 +7,14 @@ import asyncio
 import signal
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 from demo_report import print_repeated, print_report, print_slowest, print_snippets
 from demo_requests import send_again, send_all
 from gateway_process import Gateway, GatewayFailed
-from local_engines import (
-    MODEL,
-    Engine,
-    NotMade,
-    builtin_engines,
-    is_made,
-    llamacpp_engines,
-    ollama_engine,
-    vllm_engine,
-)
+from local_engines import BESIDE, MODEL, Engine, NotMade, engines
 from rich.console import Console
-
-from adapters.launch import LaunchError
 
 console = Console(highlight=False)
 if not console.is_terminal:
@@ -94,21 +82,8 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _engines(options: argparse.Namespace, folder: Path) -> list[Engine]:
-    """llama.cpp always; the others where they are asked for, or made already."""
-    engines = llamacpp_engines()
-    builders: dict[str, Callable[[], list[Engine]]] = {
-        "builtin": builtin_engines,
-        "vllm": lambda: [vllm_engine()],
-        "ollama": lambda: [ollama_engine(folder)],
-    }
-    for name, build in builders.items():
-        if not (getattr(options, name) or is_made(name)):
-            continue
-        try:
-            engines += build()
-        except (NotMade, LaunchError) as error:
-            console.print(f"[yellow]Without {name}:[/] {error}")
-    return engines
+    asked = [name for name in BESIDE if getattr(options, name)]
+    return engines(BESIDE, folder, lambda line: console.print(line, style="yellow", markup=False), asked)
 
 
 if __name__ == "__main__":

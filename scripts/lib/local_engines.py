@@ -6,10 +6,11 @@ import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from adapters.launch import LaunchSpec
+from adapters.launch import LaunchError, LaunchSpec
 from adapters.managed import ManagedEngine
 
 KIT = Path(__file__).resolve().parents[1] / "engines"
@@ -31,6 +32,25 @@ class Unavailable(NotMade):
     """It cannot be had here: a registry does not answer, or a tool is missing."""
 
 
+def engines(
+    beside: Iterable[str], folder: Path, say: Callable[[str], None], make_also: Iterable[str] = ()
+) -> list[Engine]:
+    """Return llama.cpp and those of ``BESIDE`` that are named, where the kit has made them or is told to make them.
+
+    ``say`` is told of each of the others. Ollama keeps its model in ``folder``. Raises ``NotMade``: no llama.cpp.
+    """
+    found = llamacpp_engines()
+    for name in beside:
+        if not (name in make_also or is_made(name)):
+            say(f"Without {name}: `scripts/engines/{name}` makes it.")
+            continue
+        try:
+            found += BESIDE[name](folder)
+        except (NotMade, LaunchError) as error:
+            say(f"Without {name}: {error}")
+    return found
+
+
 def llamacpp_engines() -> list[Engine]:
     """Return llama.cpp with the model in int4, int8 and fp16. Raises ``NotMade``."""
     return [_llamacpp(f"llama-{name}", precision) for name, precision in _PRECISIONS.items()]
@@ -42,21 +62,21 @@ def builtin_engines() -> list[Engine]:
     return [_builtin(precision, python, model) for precision in ("bf16", "int8")]
 
 
-def vllm_engine() -> Engine:
+def vllm_engines() -> list[Engine]:
     """Return vLLM with the model in bf16; made first if need be. Raises ``NotMade``."""
     python, model = make("vllm"), make("safetensors")
     launch = {"engine": "vllm", "model": model, "python": python, "context": CONTEXT}
-    return {"name": "vllm", "launch": launch, "precision": "bf16", "models": {Path(model).name: MODEL}}
+    return [{"name": "vllm", "launch": launch, "precision": "bf16", "models": {Path(model).name: MODEL}}]
 
 
-def ollama_engine(folder: Path) -> Engine:
+def ollama_engines(folder: Path) -> list[Engine]:
     """Return Ollama with the model, which it keeps in ``folder``; made first if need be. Raises ``NotMade``."""
     models = folder / "ollama"
     models.mkdir()
     spec = ollama_spec(models, home=folder)
     asyncio.run(_fill(spec))
     launch = {"engine": "ollama", "binary": str(spec.binary), "model": spec.model, "env": dict(spec.env)}
-    return {"name": "ollama", "launch": launch, "models": {f"{MODEL}:latest": MODEL}}
+    return [{"name": "ollama", "launch": launch, "models": {f"{MODEL}:latest": MODEL}}]
 
 
 def ollama_spec(models: Path, home: Path) -> LaunchSpec:
@@ -128,6 +148,14 @@ def _builtin(precision: str, python: str, model: str) -> Engine:
         "precision": precision,
         "models": {Path(model).name: MODEL},
     }
+
+
+BESIDE: Mapping[str, Callable[[Path], list[Engine]]] = {
+    "builtin": lambda _: builtin_engines(),
+    "vllm": lambda _: vllm_engines(),
+    "ollama": ollama_engines,
+}
+"""By the names of the kit's programs: what runs beside llama.cpp where it has been made."""
 
 
 async def _fill(spec: LaunchSpec) -> None:
