@@ -86,14 +86,19 @@ class Learned:
     def paired(self, deployment: Deployment, pairs: Iterable[PairSample], deployments: Iterable[Deployment]) -> None:
         """Take what was measured beside neighbours, and begin from it for all others on the same hardware.
 
-        How another engine slows one is a matter of the hardware; how requests in one engine slow each other, of the
-        engine's kind as well.
+        How requests in one engine slow each other is a matter of its kind. How another engine slows one, too, but as
+        long as none of its kind was measured, those of other kinds say more than nothing.
         """
         pairs = tuple(pairs)
         for each in deployments:
             samples = self._samples.get(each.fingerprint)
-            if samples and each.hardware.shares(deployment.hardware):
-                fitting = [pair for pair in pairs if pair.neighbour == "other" or each.engine == deployment.engine]
+            if not samples or not each.hardware.shares(deployment.hardware):
+                continue
+            fitting = pairs
+            if each.engine != deployment.engine:
+                known = self._pairs.get(each.fingerprint, {})
+                fitting = tuple(p for p in pairs if p.neighbour == "other" and (p.neighbour, p.activity) not in known)
+            if fitting:
                 self._take(each, samples, fitting)
                 self._changed.add(each.fingerprint)
 

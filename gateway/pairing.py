@@ -25,8 +25,8 @@ Pair = tuple[Deployment, Deployment]
 
 
 class Pairing:
-    """One pair in the same engine and one of two engines for each piece of hardware: the first factors for all that run
-    there, which serving then corrects."""
+    """For each kind of engine on each piece of hardware one pair in the same engine and one of two engines: the first
+    factors for all of that kind there, which serving then corrects."""
 
     def __init__(self, fleet: Fleet, store: AsyncStore, quiet: Quiet, progress: Progress) -> None:
         self._fleet = fleet
@@ -68,10 +68,10 @@ class Pairing:
             and self._fleet.health_of(deployment) is Health.UP
             and knows(deployment.fingerprint)
         ]
-        first: dict[tuple[frozenset[str], bool], Pair] = {}
+        first: dict[tuple[frozenset[str], str, bool], Pair] = {}
         for timed, neighbour in neighbours(able):
             same = timed.id == neighbour.id
-            first.setdefault((timed.hardware.devices, same), (timed, neighbour))
+            first.setdefault((timed.hardware.devices, timed.engine, same), (timed, neighbour))
         now = asyncio.get_running_loop().time()
         return [pair for pair in first.values() if self._due.get((pair[0].fingerprint, pair[1].fingerprint), 0) <= now]
 

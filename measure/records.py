@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from measure.machine import Machine
+from policies.predict import JOINS
 from policies.types import BatchSample, Operation, PairSample, Precision, SpeedSample
 
 
@@ -227,10 +228,13 @@ class Record:
         alone = self.beside.alone
         if not alone.tpot_s or not alone.ttft_s:
             return None
+        # What joining a batch costs is a step of it, however long the prompt: predicted on its own.
+        joins = self.beside.neighbour == "same" and self.beside.activity == "decoding"
+        first_s = max(0.0, self.ttft_s - JOINS * self.tpot_s) if joins else self.ttft_s
         return PairSample(
             self.beside.neighbour,
             self.beside.activity,
-            prefill_factor=self.ttft_s / alone.ttft_s,
+            prefill_factor=first_s / alone.ttft_s,
             decode_factor=self.tpot_s / alone.tpot_s,
         )
 

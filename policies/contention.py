@@ -24,6 +24,7 @@ from policies.types import BatchSample, Hardware, PairSample, Usual
 
 KINDS = ("same_decoding", "same_prefilling", "other_decoding", "other_prefilling")
 """Kinds of neighbours, named as in ``Observation.neighbours``; all excess values stand in this order."""
+_SAME_PREFILLING = KINDS.index("same_prefilling")
 
 CPU_START = ((0.0, 0.78, 2.93, 2.11), (0.30, 23.0, 3.80, 5.86))
 """Excess of prefill and of decode beside one neighbour of each kind, on shared cores. Measured with llama.cpp on 2
@@ -292,6 +293,11 @@ def _laws(prefill: Sequence[float], decode: Sequence[float]) -> tuple[_Law, ...]
         family = kind & 2
         theirs = prefill if kind & 1 else decode
         in_prefill = _cap(prefill[kind], theirs[family + 1])
+        to_prefill = _cap(theirs[family + 1], prefill[kind])
+        if kind == _SAME_PREFILLING:
+            # At worst an engine reads one prompt after the other: nobody waits longer than that. A pair shows what a
+            # short prompt loses beside long ones without end, which for its own length may be far more.
+            in_prefill, to_prefill = min(1.0, in_prefill), min(1.0, to_prefill)
         in_decode = _cap(decode[kind], theirs[family])
         laws.append(
             _Law(
@@ -302,7 +308,7 @@ def _laws(prefill: Sequence[float], decode: Sequence[float]) -> tuple[_Law, ...]
                 max(in_prefill, in_decode),
                 theirs[family + 1],
                 theirs[family],
-                _cap(theirs[family + 1], prefill[kind]),
+                to_prefill,
                 _cap(theirs[family], decode[kind]),
             )
         )

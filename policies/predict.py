@@ -41,7 +41,7 @@ _GAUGE_FADES_S = 10.0
 _GUESSED_PREFILL_PER_TOKEN_S = 0.004
 _GUESSED_TPOT_S = 0.03
 """Speeds of a neighbour that has not been measured: a small model on two cores."""
-_JOINS = 0.8
+JOINS = 0.8
 """Steps that a request waits for at least when it joins a batch that decodes: the rest of the one under way, and what
 the others add to its own. Measured with vLLM, three beside: 41 ms, steps of 51 ms; with it the
 median error of such a TTFT was 8 % instead of 28 %."""
@@ -176,7 +176,7 @@ class Predictor:
         ahead = later = decoding + prefilling
         if decoding:
             step_s = speed.tpot.at(prompt, now) * contention.batch_factor(decoding)
-            joins_s = _JOINS * step_s * (decoding if decoding < 1.0 else 1.0)
+            joins_s = JOINS * step_s * (decoding if decoding < 1.0 else 1.0)
         if deployment.slots is not None and ahead > deployment.slots - 1.0:
             later = deployment.slots - 1.0
             batch = contention.batch_factor(later)

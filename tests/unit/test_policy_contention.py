@@ -57,6 +57,20 @@ def test_equal_shares_are_processor_sharing() -> None:
     assert decode_beside(contention, 1.0, [0.5, 0.5]) == pytest.approx(2.0)
 
 
+def test_a_prompt_waits_for_others_in_its_engine_no_longer_than_they_are_read() -> None:
+    pair = PairSample("same", "prefilling", 6.0, 1.0)  # a short prompt, beside long ones without end
+    contention = Contention.measured([pair], CPU_START)
+
+    def loses(seconds: float, others_s: float) -> float:
+        first, _, cost = contention.effects(Beside(0.0, 1.0, 0.0, others_s), 1.0, NOBODY, 0.0, seconds, 0.0)
+        assert cost <= seconds
+        return first
+
+    assert loses(0.1, 0.4) == pytest.approx(0.4)
+    assert loses(0.8, 0.4) == pytest.approx(0.4)
+    assert loses(0.1, 5.0) == pytest.approx(0.5)
+
+
 def test_a_neighbour_slows_only_as_long_as_it_has_something_to_do() -> None:
     contention = Contention(CPU_START)
     short, long = decode_beside(contention, 4.0, [0.1]), decode_beside(contention, 4.0, [100.0])

@@ -82,6 +82,16 @@ def test_a_pair_record_gives_the_factors_on_the_time_alone_and_no_speed() -> Non
     assert made.speed is None
 
 
+def test_a_pair_in_one_batch_teaches_no_wait_for_a_step_which_is_predicted_by_itself() -> None:
+    alone, beside = run(ttft_s=0.1, decode_s=1.5), run(ttft_s=0.3, decode_s=3.0)  # steps of 0.1 s and of 0.2 s
+    made = pair_record(alone, beside, same=True).pair
+    assert made is not None
+    assert made.prefill_factor == pytest.approx((0.3 - 0.8 * 0.2) / 0.1)
+    other = pair_record(alone, beside).pair
+    assert other is not None
+    assert other.prefill_factor == pytest.approx(3.0)
+
+
 def test_the_record_names_who_was_measured_and_when() -> None:
     made = record(run(), of=deployment("a-model-at-int4"))
     assert (made.deployment, made.engine, made.engine_version, made.precision, made.scheme) == (
