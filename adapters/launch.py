@@ -32,11 +32,10 @@ by default 83 and 6 to 8, 81 and 1 to 3; 20000: 92 and 3 to 4, 80 and 6; 2000: 8
 a thread takes to wake up, a matter of the machine: 500 lost little on either.
 """
 BUILTIN_SHARED_SPIN: Final = {"GOMP_SPINCOUNT": "8000"}
-BUILTIN_ALONE_SPIN: Final = {"GOMP_SPINCOUNT": "20000"}
-"""The same for the built-in engine (torch), whose steps are hundreds of short operations: a thread that sleeps costs
-each of them its waking. Tokens/s of one request and of eight together, on 2 cores, of one engine alone, and of
-each of two at work at once: 2000: 26 and 170, 19 and 122; 4000: 29 and 182, 16 and 104; 8000: 38 and 222, 12 and 85;
-20000: 39 and 240, and the two held each other up, as by default.
+"""The same for the built-in engine (torch) beside others; alone, its own 20000 stand. Its steps are hundreds of short
+operations: a thread that sleeps costs each of them its waking. Tokens/s of one request and of eight together, on 2
+cores, of one engine alone, and of each of two at work at once: 2000: 26 and 170, 19 and 122; 4000: 29 and 182, 16 and
+104; 8000: 38 and 222, 12 and 85; 20000: 39 and 240, and the two held each other up, as by default.
 """
 DEFAULT_CONTEXT: Final = 4096
 DEFAULT_SLOTS: Final = 4
@@ -166,13 +165,13 @@ def _builtin(spec: LaunchSpec, port: int) -> Command:
     ):
         if value:
             start += [option, str(value)]
+    env: Mapping[str, str] = {}
     if spec.shares_cores:
+        env = BUILTIN_SHARED_SPIN if on_cpu else {}
         # How often guesses come true depends on the text, up to 2.5 times as fast: nobody could tell which of several
         # engines will be done first. Where there is no other to choose, they are a gain.
         start += ["--speculative", "off"]
-    spin = BUILTIN_SHARED_SPIN if spec.shares_cores else BUILTIN_ALONE_SPIN
-    env = spin if on_cpu else {}
-    return Command((*start, *spec.args), env | dict(spec.env), f"http://{LOOPBACK}:{port}", "/ready")
+    return Command((*start, *spec.args), {**env, **spec.env}, f"http://{LOOPBACK}:{port}", "/ready")
 
 
 def _llamacpp(spec: LaunchSpec, port: int) -> Command:

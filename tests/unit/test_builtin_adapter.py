@@ -169,7 +169,7 @@ def test_its_threads_do_not_hold_cores_that_others_need_but_on_a_gpu_machine(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec = LaunchSpec("a", "builtin", str(folder), env={"MINE": "1"})
-    assert command(spec, 1).env == {**launch.BUILTIN_ALONE_SPIN, "MINE": "1"}
+    assert command(spec, 1).env == {"MINE": "1"}
     assert command(replace(spec, shares_cores=True), 1).env == {**launch.BUILTIN_SHARED_SPIN, "MINE": "1"}
     monkeypatch.setattr(launch, "has_gpu", lambda: True)
     assert command(spec, 1).env == {"MINE": "1"}
