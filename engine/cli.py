@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -45,8 +46,15 @@ def parser() -> argparse.ArgumentParser:
     add("--token-budget", type=_count, metavar="TOKENS", help="the most that one step computes")
     add("--blocks", type=_count, metavar="N", help="size of the cache in blocks; else by the memory that is free")
     add("--queue", type=_count, metavar="N", help="requests that may wait for their turn: 256 unless said")
-    add("--threads", type=_count, metavar="N", help="CPU threads; else one a core")
+    add("--threads", type=_count, metavar="N", help="CPU threads of each rank; else one a core, shared out among ranks")
     add("--device", help="cpu, cuda or cuda:N; else a GPU where there is one")
+    add(
+        "--tensor-parallel",
+        dest="ranks",
+        type=_count,
+        metavar="N",
+        help="processes that hold a share of each layer: on GPUs one each, on a CPU they share its cores",
+    )
     add("--draft-model", type=Path, metavar="PATH", help="a smaller model with the same tokens that guesses ahead")
     add("--speculative", choices=SPECULATIVE, help="guess ahead from the prompt where that pays (no answer changes)")
     add("--no-prefix-cache", dest="prefix_cache", action="store_false", help="read each prompt anew")
@@ -77,17 +85,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def load(progress: Callable[[float], None]) -> Served:
         from engine.opening import open_served  # torch comes with it: the server listens before
 
-        return open_served(options, progress, server.end)
+        return open_served(options, progress, server.end, lost)
+
+    def lost(why: str) -> None:
+        if not server.should_exit:  # else the ranks end because this one does
+            logging.error(why)
+            service.fail(why)
+            server.end()
 
     service = Service(load)
     server = Server(service, options.host, options.port)
-    server.run()
     status = 0
-    if service.failure is not None:
-        logging.error("%s cannot be served: %s", options.model, service.failure.message)
-        status = 1
-    elif service.served is not None and not service.served.engine.healthy:
-        status = BROKEN
+    try:
+        server.run()
+        if service.failure is not None:
+            logging.error("%s cannot be served: %s", options.model, service.failure.message)
+            status = 1
+        elif service.served is not None and not service.served.engine.healthy:
+            status = BROKEN
+    finally:
+        for rank in multiprocessing.active_children():
+            rank.kill()
     # A thread within native code need not come back; one that comes back to an interpreter that ends is torn out of it,
     # and torch ends the process with SIGABRT.
     if server.loading.is_alive() or (service.served is not None and not service.served.engine.ended):

@@ -208,6 +208,12 @@ class Engine:
             self._wake.notify()
         self._thread.join(grace_s + self._step_limit_s)
 
+    def fail(self) -> None:
+        """Fails all requests and takes no more: something that it needs is lost."""
+        self._broken = True
+        self._fail_all("the engine broke")
+        self._on_broken()
+
     def load(self) -> Load:
         """What the engine is doing now."""
         scheduler, speculator = self._scheduler, self._speculator
@@ -235,7 +241,7 @@ class Engine:
             self._tell()
         except Exception:  # the thread's edge: nobody else would hear of it
             logger.exception("the engine's loop broke")
-            self._break()
+            self.fail()
         finally:
             self._ended.set()
             self._fail_all("the engine has ended")
@@ -358,15 +364,10 @@ class Engine:
         for request in failed.values():
             self._send(request, Failed(EngineStopped(why)))
 
-    def _break(self) -> None:
-        self._broken = True
-        self._fail_all("the engine broke")
-        self._on_broken()
-
     def _watch(self) -> None:
         while not self._ended.wait(min(1.0, self._step_limit_s / 4)):
             began_s = self._step_began_s
             if began_s is not None and time.monotonic() - began_s > self._step_limit_s:
                 logger.error("a step takes longer than %s s: it hangs", self._step_limit_s)
-                self._break()
+                self.fail()
                 return

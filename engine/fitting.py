@@ -20,7 +20,7 @@ from engine.models.parts import Parts
 from engine.models.registry import build
 from engine.options import Options
 from engine.parallel import Group
-from engine.quant import Name, choose
+from engine.quant import Name, Scheme, choose
 from engine.runner import Runner
 from engine.sampler import Sampler
 
@@ -67,23 +67,30 @@ def open_runner(
     """The model at ``path`` in memory, with a cache for at least one sequence of ``context`` tokens.
 
     ``auto`` is the file's own precision when that is quantised, else 16 bit, else int8, else int4: the first that fits.
-    Raises ``ModelError``: the model is broken, or neither it nor the machine has what is asked for.
+    All ranks of a group have the same but for their shares: rank 0 decides what is measured. Raises ``ModelError``: the
+    model is broken, or neither it nor the machine has what is asked for; ``EngineStopped`` when another rank has ended.
     """
     group = group or Group()
-    device = torch.device(options.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    torch.set_num_threads(options.threads or _cores())
+    device = device_of(options, group)
+    torch.set_num_threads(options.threads or max(_cores() // group.size, 1))
     weights = open_weights(path, config, progress)
     embedding = config.vocabulary * config.hidden
-    count = sum(prod(shape) for shape in shapes(config).values() if len(shape) == 2) // group.size
-    count += embedding if config.tied_embeddings else -embedding
-    free = _free(device)
+    count = sum(prod(shape) for name, shape in shapes(config).items() if ".layers." in name and len(shape) == 2)
+    count = count // group.size + embedding * (2 if config.tied_embeddings else 1)
+    free = group.agree(_free(device, group), min)
     kept = SPARE_BYTES + 2 * embedding + context * position_bytes(config, torch.bfloat16, group)
     room = (free - kept) / count
     name = _precision(options.precision, config, room)
     most = min(max(room, LEAST_BYTES[name]), MOST_BYTES)
-    scheme = choose(name, _products(config, group), device, most)
-    # Nearly all that int4 does to an answer it would do in the head: files in int4 have theirs in more bits as well.
-    head = choose("int8", [(config.vocabulary, config.hidden)], device, most) if name == "int4" else scheme
+
+    def fastest(_: object) -> tuple[Scheme, Scheme]:
+        scheme = choose(name, _products(config, group), device, most)
+        if name != "int4":
+            return scheme, scheme
+        # Nearly all that int4 does to an answer it would do in the head: files in int4 have theirs in more bits too.
+        return scheme, choose("int8", [(config.vocabulary, config.hidden)], device, most)
+
+    scheme, head = group.agree(None, fastest)
     dtype = scheme.dtype
     model = build(Parts(config, weights, scheme, dtype, device, group, head))
     cached = dtype if options.kv_precision == "auto" else KV.get(options.kv_precision)
@@ -92,11 +99,25 @@ def open_runner(
     if cached == KV["fp8"] and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 9):
         raise UnsupportedModel("this GPU has no fp8; a cache in int8 takes as much memory")
     each = BLOCK * position_bytes(config, cached, group)
-    blocks = options.blocks or _blocks(options.max_sequences, context, each, device)
+    free = group.agree(_free(device, group), min)  # beside the weights of all ranks
+    share = CPU_SHARE if device.type == "cpu" else 0.9
+    blocks = options.blocks or _blocks(options.max_sequences, context, int(free * share) // each)
     runner = Runner(model, KVCache(config, blocks, BLOCK, cached, device, group), sampler, device, group)
     kind = next(kind for kind, each in KV.items() if each == cached)
     said = scheme.describe() + ("" if head is scheme else f"; the head in {head.describe()}")
     return Loaded(runner, name, said, kind, blocks, BLOCK, torch.get_num_threads())
+
+
+def device_of(options: Options, group: Group) -> torch.device:
+    """A rank's device. Raises ``UnsupportedModel`` where not each has a GPU of its own, or all share the CPU."""
+    name = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if group.size == 1 or name == "cpu":
+        return torch.device(name)
+    if name != "cuda":
+        raise UnsupportedModel(f"{group.size} ranks do not run on {name}; on cuda or cpu they do")
+    if group.size > torch.cuda.device_count():
+        raise UnsupportedModel(f"{group.size} ranks need a GPU each; there are {torch.cuda.device_count()}")
+    return torch.device(name, group.rank)
 
 
 def _products(config: ModelConfig, group: Group) -> list[tuple[int, int]]:
@@ -106,9 +127,11 @@ def _products(config: ModelConfig, group: Group) -> list[tuple[int, int]]:
     return [(queries + 2 * keys, hidden), (hidden, queries), (2 * wide, hidden), (hidden, wide)]
 
 
-def _free(device: torch.device) -> int:
-    """Bytes that can be had on a device."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
+def _free(device: torch.device, group: Group) -> int:
+    """Bytes that a rank can have on its device."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    return psutil.virtual_memory().available // group.size
 
 
 def _precision(asked: str, config: ModelConfig, room: float) -> Name:
@@ -129,11 +152,10 @@ def _precision(asked: str, config: ModelConfig, room: float) -> Name:
     raise UnsupportedModel(f"not even in {candidates[-1]} does the model fit in memory, with a cache for its context")
 
 
-def _blocks(sequences: int, context: int, block_bytes: int, device: torch.device) -> int:
-    """As many as all sequences may fill, or as fit; enough for one in any case."""
-    share = CPU_SHARE if device.type == "cpu" else 0.9
+def _blocks(sequences: int, context: int, fit: int) -> int:
+    """As many as all sequences may fill, or as ``fit``; enough for one in any case."""
     one = -(-context // BLOCK)
-    return max(one, min(sequences * one, int(_free(device) * share) // block_bytes))
+    return max(one, min(sequences * one, fit))
 
 
 def _cores() -> int:

@@ -18,6 +18,7 @@ from engine.errors import BrokenModel, UnsupportedModel
 from engine.fitting import open_runner
 from engine.options import Options
 from engine.protocol import Language
+from engine.ranks import start_ranks
 from engine.sampler import Sampler
 from engine.scheduler import Limits, Scheduler
 from engine.server import Served
@@ -29,8 +30,16 @@ MOST_CONTEXT = 8192
 """Tokens of context that are given where nobody asks for more."""
 
 
-def open_served(options: Options, progress: Callable[[float], None], on_broken: Callable[[], None]) -> Served:
-    """The engine that ``options`` ask for; not started yet. Raises ``ModelError`` naming what is wrong."""
+def open_served(
+    options: Options,
+    progress: Callable[[float], None],
+    on_broken: Callable[[], None],
+    on_lost: Callable[[str], None],
+) -> Served:
+    """The engine that ``options`` ask for; not started yet. Raises ``ModelError`` naming what is wrong.
+
+    ``on_lost`` is as of ``start_ranks``, ``on_broken`` as of ``Engine``.
+    """
     path = options.model
     if not path.exists():
         raise BrokenModel(f"{path} does not exist")
@@ -43,8 +52,9 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
     )
     context = min(options.context or MOST_CONTEXT, config.context)
     sampler = Sampler(config.eos_ids, structures)
+    group = start_ranks(config, context, options, on_lost)
     proposer = _proposer(options, tokenizer, context)  # a draft model takes its memory first
-    loaded = open_runner(path, config, options, context, sampler, lambda done, total: progress(done / total))
+    loaded = open_runner(path, config, options, context, sampler, lambda done, total: progress(done / total), group)
     runner, blocks = loaded.runner, loaded.blocks
     budget = options.token_budget or 512
     limits = Limits(options.max_sequences, max(budget, options.max_sequences), context)
@@ -77,6 +87,7 @@ def open_served(options: Options, progress: Callable[[float], None], on_broken: 
         "kv_cache": loaded.kv_precision,
         "cache_block": loaded.block_size if options.prefix_cache else 0,
         "threads": loaded.threads,
+        "ranks": group.size,
         "chat": dialogue.chats,
     }
     says = f"{name} in {loaded.scheme}; context {context}, {blocks} cache blocks of {loaded.block_size}"

@@ -23,6 +23,7 @@ class Options:
     queue: int = 256
     threads: int | None = None
     device: str | None = None
+    ranks: int = 1
     draft_model: Path | None = None
     speculative: str = "ngram"
     prefix_cache: bool = True

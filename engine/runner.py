@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -59,6 +59,7 @@ class Runner:
     def start(self, plan: Plan) -> Pending:
         """Begin a step; raises ``OutOfMemory`` when it does not fit, as its ``result`` may: it can be planned smaller.
 
+        Of several ranks one that fails leaves the others within the step: it raises torch's error, and the engine ends.
         On a CPU nothing runs beside the caller, so its work is done in ``result``.
         """
         self._group.lead(plan)
@@ -67,7 +68,7 @@ class Runner:
         return Pending(self._begin(plan))
 
     def _begin(self, plan: Plan) -> Callable[[], list[Result]]:
-        with torch.inference_mode(), _memory(plan):
+        with torch.inference_mode(), _memory(plan) if self._group.size == 1 else nullcontext():
             batch, hidden = self._hidden(plan)
             choices = self._choose(plan, batch, hidden)
             embedded = {
@@ -100,7 +101,7 @@ class Runner:
 
     def close(self) -> None:
         """End the ranks that follow."""
-        self._group.lead(None)
+        self._group.end()
 
     def _hidden(self, plan: Plan) -> tuple[Batch, Tensor]:
         batch = assemble(plan, self.cache.block_size, self.device)

@@ -84,6 +84,13 @@ class Service:
             logger.exception("loading the model failed")
             self.failure = EngineError(f"{type(error).__name__}: {error}")
 
+    def fail(self, why: str) -> None:
+        """Serve no more; may be called from any thread."""
+        if self.served is None:
+            self.failure = self.failure or EngineStopped(why)
+        else:
+            self.served.engine.fail()
+
     def _note(self, share: float) -> None:
         self.progress = share
 

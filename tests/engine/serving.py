@@ -60,7 +60,9 @@ def start(model: Path, log: Path, *options: str) -> tuple[subprocess.Popen[bytes
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "engine", "--model", str(model), "--port", str(port), *options]
     with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=Path(__file__).parents[2])
+        process = subprocess.Popen(
+            command, stdout=file, stderr=file, cwd=Path(__file__).parents[2], start_new_session=True
+        )
     return process, f"http://127.0.0.1:{port}"
 
 

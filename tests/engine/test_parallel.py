@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from engine.errors import UnsupportedModel
 from engine.parallel import Group, join, leave
 from engine.request import Sequence
 from tests.engine.conftest import ARCHITECTURES, save
-from tests.engine.driving import generate, own_blocks, runner, sequence
+from tests.engine.driving import CPU, generate, own_blocks, runner, sequence
 
 PROMPTS = [list(range(3, 40)), [9, 8, 7, 300]]
 
@@ -23,9 +25,10 @@ def _sequences() -> list[Sequence]:
     return sequences
 
 
-def _rank(rank: int, address: str, folders: list[Path], answers: Path) -> None:
+def _rank(rank: int, links: tuple[Connection, Connection], folders: list[Path], answers: Path) -> None:
     torch.set_num_threads(1)
-    group = join(rank, 2, address, timeout_s=60)
+    group = join(rank, 2, (links[rank],), CPU, timeout_s=60)
+    assert group.agree(5 - rank, min) == 4
     said = []
     for folder in folders:
         engine = runner(folder, group=group)
@@ -41,8 +44,7 @@ def _rank(rank: int, address: str, folders: list[Path], answers: Path) -> None:
 
 def test_two_ranks_say_what_one_says(tiny: Callable[[str], Path], tmp_path: Path) -> None:
     folders = [tiny(architecture) for architecture in ARCHITECTURES]
-    meeting = f"file://{tmp_path / 'meeting'}"
-    torch.multiprocessing.spawn(_rank, (meeting, folders, tmp_path / "answers"), nprocs=2)
+    torch.multiprocessing.spawn(_rank, (multiprocessing.Pipe(), folders, tmp_path / "answers"), nprocs=2)
     assert torch.load(tmp_path / "answers") == [generate(runner(folder), _sequences(), 24) for folder in folders]
 
 

@@ -64,8 +64,14 @@ def test_numbers_that_are_no_numbers_are_noticed_before_a_prompt_is_read_whole(t
     assert good_result.error is None
 
 
-def test_memory_that_is_full_is_said_with_the_rows_concerned(tiny: Callable[[str], Path]) -> None:
-    engine = runner(tiny("llama"))
+@pytest.mark.parametrize(
+    ("ranks", "error", "says"),
+    [(1, OutOfMemory, "20 of sequence 41"), (2, RuntimeError, "memory")],  # the other rank is within the step
+)
+def test_memory_that_is_full_is_said_with_the_rows_concerned(
+    tiny: Callable[[str], Path], ranks: int, error: type[Exception], says: str
+) -> None:
+    engine = runner(tiny("llama"), group=Group(size=ranks))
 
     def full(batch: Batch, cache: KVCache) -> torch.Tensor:
         return torch.empty(1 << 60)
@@ -73,7 +79,7 @@ def test_memory_that_is_full_is_said_with_the_rows_concerned(tiny: Callable[[str
     engine.model.__class__ = type("Full", (), {"__call__": lambda self, batch, cache: full(batch, cache)})
     one = sequence(41, PROMPT)
     own_blocks([one], 1)
-    with pytest.raises(OutOfMemory, match="20 of sequence 41"):
+    with pytest.raises(error, match=says):
         engine.start(Plan((row(one, 100),))).result()
 
 

@@ -26,10 +26,19 @@ def test_every_option_is_taken() -> None:
     found = options("--precision", "int8", "--context", "512", "--max-sequences", "2", "--no-prefix-cache")
     assert (found.precision, found.context, found.max_sequences, found.prefix_cache) == ("int8", 512, 2, False)
     assert options("--served-name", "s", "--draft-model", "d").draft_model == Path("d")
+    assert (options().ranks, options("--tensor-parallel", "2").ranks) == (1, 2)
 
 
 @pytest.mark.parametrize(
-    "words", [("--port", "70000"), ("--context", "0"), ("--precision", "int3"), ("--threads", "x")]
+    "words",
+    [
+        ("--port", "70000"),
+        ("--context", "0"),
+        ("--precision", "int3"),
+        ("--threads", "x"),
+        ("--tensor-parallel", "0"),
+        ("--tensor-parallel", "two"),
+    ],
 )
 def test_a_value_that_makes_no_sense_is_told_at_once(
     words: tuple[str, str], capsys: pytest.CaptureFixture[str]
