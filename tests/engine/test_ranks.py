@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 from conftest import save
+from engines.processes import runs, wait_gone
 from safetensors.torch import load_file, save_file
 from serving import LIMIT_S, NAME, Served, serving, start
 
@@ -42,19 +43,14 @@ def left(session: int) -> list[psutil.Process]:
     """The processes of a session that run."""
     found = []
     for process in psutil.process_iter():
-        try:
-            if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+        with suppress(ProcessLookupError):
+            if os.getsid(process.pid) == session and runs(process.pid):
                 found.append(process)
-        except (ProcessLookupError, psutil.NoSuchProcess):
-            pass
     return found
 
 
 def nothing_is_left(session: int) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while running := left(session):
-        assert time.monotonic() < deadline, [process.cmdline() for process in running]
-        time.sleep(0.05)
+    wait_gone([process.pid for process in left(session)], LIMIT_S)
 
 
 def follower(served: Served) -> psutil.Process:
@@ -100,6 +96,14 @@ def test_an_engine_that_loses_a_rank_ends_broken(talking: Path, tmp_path: Path) 
         assert served.process.wait(LIMIT_S) == BROKEN
     nothing_is_left(served.process.pid)
     assert "rank-1 has ended with status -9" in served.log.read_text()
+
+
+def test_a_rank_that_hangs_does_not_outlive_an_engine_that_is_told_to_end(talking: Path, tmp_path: Path) -> None:
+    with serving(talking, tmp_path / "log", *TWO) as served:
+        follower(served).suspend()
+        served.process.terminate()
+        assert served.process.wait(LIMIT_S) == 0
+    nothing_is_left(served.process.pid)
 
 
 def test_ranks_end_with_an_engine_that_is_killed(talking: Path, tmp_path: Path) -> None:
