@@ -245,6 +245,7 @@ def _observation(attempt: Attempt, outcome: Outcome) -> Observation:
         decode_s=outcome.decode_s,
         queue_s=outcome.queue_s,
         load_s=outcome.load_s,
+        slots=deployment.slots,
         clean=not attempt.was_cold and ttft_s is not None,
         neighbours=attempt.neighbours,
         new_prompt=attempt.new_prompt,

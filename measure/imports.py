@@ -65,7 +65,7 @@ def _require_sound(record: Record) -> None:
         raise RecordError(f"{record.at!r} is no date") from None
     if zone is None:
         raise RecordError(f"the date {record.at!r} has no time zone")
-    runs = record.runs if record.beside is None else (*record.runs, record.beside.alone)
+    runs = record.runs if record.beside is None else (*record.runs, *record.beside.alone)
     for run in runs:
         for name, value in _numbers(run):
             if not math.isfinite(value) or value < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from adapters.base import Adapter
@@ -20,10 +20,13 @@ from policies.types import Capability, Deployment
 
 PROMPT_TOKENS = 64
 OUTPUT_TOKENS = 12
+RUNS = 3
+"""How often each is timed, in turns: one run of a short request says more about the machine's moment than the pair."""
 DECODE_TOKENS = 256
 PREFILL_TOKENS = 512
 """What the neighbour is given to write, and to read, again and again while the other is timed."""
 
+ALONE = ""
 DECODING = "decoding"
 PREFILLING = "prefilling"
 
@@ -65,27 +68,28 @@ async def measure_beside(
 ) -> tuple[Record, ...]:
     """Time ``timed`` while ``neighbour`` decodes, and while it prefills; the same member twice means the same engine.
 
-    Takes about seven seconds on a CPU. Returns a record for each of the two activities, or one with the cause when an
-    engine failed; less where live traffic left no room: the rest is to be tried again later. Nobody else may measure on
-    the same hardware meanwhile.
+    Takes about twenty seconds on a CPU. Returns a record for each of the two activities, of medians over ``RUNS`` runs
+    or as many as there were before live traffic left no room, none where that was at once: the pair is to be tried
+    again later. When an engine failed, the last record has the cause. Nobody else may measure on the same hardware
+    meanwhile.
     """
     pair = _Pair(timed, neighbour, seed)
     traffic = traffic or Traffic()
-    records: list[Record] = []
+    failed: tuple[Record, ...] = ()
+    steps = [activity for _ in range(RUNS) for activity in (ALONE, DECODING, PREFILLING)]
     try:
-        progress(timed.deployment.id, 0, 3, "alone")
+        progress(timed.deployment.id, 0, len(steps), "warming up")
         await traffic.quietly(pair.warm_up, idle_limit_s=idle_limit_s)
-        alone = await traffic.quietly(pair.alone, idle_limit_s=idle_limit_s)
-        for step, activity in enumerate((DECODING, PREFILLING), start=1):
-            progress(timed.deployment.id, step, 3, f"beside {neighbour.deployment.id} {activity}")
-            run = await traffic.quietly(partial(pair.beside, activity), idle_limit_s=idle_limit_s)
-            records.append(pair.record(activity, run, alone))
+        for done, activity in enumerate(steps):
+            beside = "alone" if activity == ALONE else f"beside {neighbour.deployment.id} {activity}"
+            progress(timed.deployment.id, done, len(steps), beside)
+            await traffic.quietly(partial(pair.run, activity), idle_limit_s=idle_limit_s)
     except EngineError as error:
-        records.append(pair.failure(f"{type(error).__name__}: {error.message}"))
+        failed = (pair.failure(f"{type(error).__name__}: {error.message}"),)
     except Disturbed:
         _log.debug("%s beside %s: live traffic, later", timed.deployment.id, neighbour.deployment.id)
-    progress(timed.deployment.id, 3, 3, "measured")
-    return tuple(records)
+    progress(timed.deployment.id, len(steps), len(steps), "measured")
+    return (*pair.records(), *failed)
 
 
 class _Pair:
@@ -94,18 +98,21 @@ class _Pair:
         self._neighbour = neighbour.deployment
         self._probe = Probe(timed.adapter, timed.deployment, seed=seed)
         self._worker = Probe(neighbour.adapter, neighbour.deployment, seed=None if seed is None else seed + SEEDS_APART)
-        self._asked = self._probe.asked(PROMPT_TOKENS, OUTPUT_TOKENS)
+        self._asked = replace(self._probe.asked(PROMPT_TOKENS, OUTPUT_TOKENS), runs=RUNS)
+        self._runs: dict[str, list[Run]] = {ALONE: [], DECODING: [], PREFILLING: []}
 
     async def warm_up(self) -> None:
         for probe in (self._worker, self._probe):
             probe.calibrate(await probe.run(PROMPT_TOKENS, OUTPUT_TOKENS))
 
-    async def alone(self) -> Run:
-        return await self._probe.run(PROMPT_TOKENS, OUTPUT_TOKENS)
-
-    async def beside(self, activity: str) -> Run:
-        async with occupied(self._worker, *self._load(activity)):
-            return await self._probe.run(PROMPT_TOKENS, OUTPUT_TOKENS)
+    async def run(self, activity: str) -> None:
+        """Time one request, alone or beside the neighbour."""
+        if activity == ALONE:
+            run = await self._probe.run(PROMPT_TOKENS, OUTPUT_TOKENS)
+        else:
+            async with occupied(self._worker, *self._load(activity)):
+                run = await self._probe.run(PROMPT_TOKENS, OUTPUT_TOKENS)
+        self._runs[activity].append(run)
 
     def _load(self, activity: str) -> tuple[int, int]:
         """Prompt and output tokens of the neighbour's requests."""
@@ -114,15 +121,19 @@ class _Pair:
             return PROMPT_TOKENS // 2, min(DECODE_TOKENS, half)
         return min(PREFILL_TOKENS, half), 1
 
-    def record(self, activity: str, run: Run, alone: Run) -> Record:
+    def records(self) -> list[Record]:
+        """What has been timed, by activity."""
+        return [self._record(activity) for activity in (DECODING, PREFILLING) if self._runs[activity]]
+
+    def _record(self, activity: str) -> Record:
         beside = Beside(
             neighbour="same" if self._timed.deployment.id == self._neighbour.id else "other",
             activity=activity,
             fingerprint=self._neighbour.fingerprint,
             deployment=self._neighbour.id,
-            alone=alone,
+            alone=tuple(self._runs[ALONE]),
         )
-        return summarise(Kind.PAIR, self._timed.deployment, self._asked, [run], beside=beside)
+        return summarise(Kind.PAIR, self._timed.deployment, self._asked, self._runs[activity], beside=beside)
 
     def failure(self, cause: str) -> Record:
         return summarise(Kind.PAIR, self._timed.deployment, self._asked, [], failed=cause)

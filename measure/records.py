@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
+from statistics import median
 from typing import Any, NamedTuple
 
 import msgspec
 
 from measure.machine import Machine
-from policies.predict import JOINS
+from policies.contention import JOINS
 from policies.types import BatchSample, Operation, PairSample, Precision, SpeedSample
 
 
@@ -89,7 +90,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beside:
-    """What ran beside a pair record, and the same request alone, a moment earlier.
+    """What ran beside a pair record, and the same request alone, in turns with it.
 
     ``neighbour`` and ``activity`` are those of ``PairSample``; ``fingerprint`` is the neighbour's.
     """
@@ -98,7 +99,7 @@ class Beside:
     activity: str
     fingerprint: str
     deployment: str
-    alone: Run
+    alone: tuple[Run, ...]
 
 
 class Cell(NamedTuple):
@@ -225,8 +226,9 @@ class Record:
         """What this cell teaches about running beside a neighbour, if it does."""
         if self.foreign or self.beside is None or self.ttft_s is None or self.tpot_s is None:
             return None
-        alone = self.beside.alone
-        if not alone.tpot_s or not alone.ttft_s:
+        firsts = [run.ttft_s for run in self.beside.alone if run.ttft_s]
+        steps = [run.tpot_s for run in self.beside.alone if run.tpot_s]
+        if not firsts or not steps:
             return None
         # What joining a batch costs is a step of it, however long the prompt: predicted on its own.
         joins = self.beside.neighbour == "same" and self.beside.activity == "decoding"
@@ -234,8 +236,8 @@ class Record:
         return PairSample(
             self.beside.neighbour,
             self.beside.activity,
-            prefill_factor=first_s / alone.ttft_s,
-            decode_factor=self.tpot_s / alone.tpot_s,
+            prefill_factor=first_s / median(firsts),
+            decode_factor=self.tpot_s / median(steps),
         )
 
 

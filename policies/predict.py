@@ -2,7 +2,7 @@
 
 queue    slots engines: what the requests ahead owe, until a slot is free; engines that batch freely: none
 load     what a cold or loading model still takes
-prefill  curve(uncached tokens) × corrections, and what neighbours cost it: a step of the batch that it joins, at least
+prefill  curve(uncached tokens) × corrections, a step of the batch that it joins, and what neighbours cost it
 decode   (output − 1) × TPOT(context) × corrections, and what neighbours cost it
 """
 
@@ -41,10 +41,6 @@ _GAUGE_FADES_S = 10.0
 _GUESSED_PREFILL_PER_TOKEN_S = 0.004
 _GUESSED_TPOT_S = 0.03
 """Speeds of a neighbour that has not been measured: a small model on two cores."""
-JOINS = 0.8
-"""Steps that a request waits for at least when it joins a batch that decodes: the rest of the one under way, and what
-the others add to its own. Measured with vLLM, three beside: 41 ms, steps of 51 ms; with it the
-median error of such a TTFT was 8 % instead of 28 %."""
 _MOST_PROFILES = 1024
 _LOADING = Health.LOADING
 _EMBEDDINGS = Operation.EMBEDDINGS
@@ -175,8 +171,7 @@ class Predictor:
         queue_s = joins_s = 0.0
         ahead = later = decoding + prefilling
         if decoding:
-            step_s = speed.tpot.at(prompt, now) * contention.batch_factor(decoding)
-            joins_s = JOINS * step_s * (decoding if decoding < 1.0 else 1.0)
+            joins_s = contention.joins_s(decoding, speed.tpot.at(prompt, now))
         if deployment.slots is not None and ahead > deployment.slots - 1.0:
             later = deployment.slots - 1.0
             batch = contention.batch_factor(later)

@@ -135,7 +135,7 @@ class Profile:
         """Return actual and predicted seconds, after learning from them; ``None`` when nothing is to be learned."""
         neighbours = _beside(seen, "prefill")
         read = _tokens_read(seen)
-        actual = _prefill_s(seen, neighbours)
+        actual = self._prefill_s(seen, neighbours, now)
         alone = self.speed.prefill_s(read, now) if read > 0 else 0.0
         if actual is None or actual <= 0.0 or alone <= 0.0:
             return None
@@ -145,6 +145,22 @@ class Profile:
         else:
             self.contention.learn("prefill", neighbours, actual / alone)
         return actual, predicted
+
+    def _prefill_s(self, seen: Observation, neighbours: Mapping[str, float], now: float) -> float | None:
+        """The client's time to the first token without queue, load and the step of a batch that decodes, which are
+        predicted by themselves.
+
+        With others in the same engine and no word about the queue, that time may hold a wait for a slot: then, unless
+        there are more slots than requests, only the engine's own timing will do.
+        """
+        decoding = neighbours.get("same_decoding", 0.0)
+        others = decoding + neighbours.get("same_prefilling", 0.0)
+        if others <= QUIET:
+            return seen.ttft_s - (seen.queue_s or 0.0) - (seen.load_s or 0.0)
+        if seen.queue_s is None and (seen.prefill_s is not None or (seen.slots is not None and others >= seen.slots)):
+            return seen.prefill_s
+        joins_s = self.contention.joins_s(decoding, self.speed.tpot.at(seen.prompt_tokens, now))
+        return seen.ttft_s - max(seen.queue_s or 0.0, joins_s) - (seen.load_s or 0.0)
 
     def _learn_decode(self, seen: Observation, now: float) -> tuple[float, float] | None:
         neighbours = _beside(seen, "decode")
@@ -193,18 +209,6 @@ def _tokens_read(seen: Observation) -> int:
     if seen.cached_tokens is not None:
         return seen.prompt_tokens - seen.cached_tokens
     return seen.prompt_tokens if seen.new_prompt else 0
-
-
-def _prefill_s(seen: Observation, neighbours: Mapping[str, float]) -> float | None:
-    """The client's time to the first token without queue and load, as ``SpeedSample`` has it.
-
-    With others in the same engine and no word about the queue, that time may hold a wait: then only the engine's own
-    timing will do.
-    """
-    waited = neighbours.get("same_decoding", 0.0) + neighbours.get("same_prefilling", 0.0) > QUIET
-    if waited and seen.queue_s is None:
-        return seen.prefill_s
-    return seen.ttft_s - (seen.queue_s or 0.0) - (seen.load_s or 0.0)
 
 
 def _beside(seen: Observation, phase: str) -> dict[str, float]:

@@ -327,9 +327,9 @@ class Observation:
     ``clean`` is false for cold loads, errors and cancelled calls: they are recorded and kept out of the fit.
     ``prompt_tokens`` and ``output_tokens`` are the engine's own counts; ``cached_tokens`` those of the prompt that it
     did not have to read (``None`` when the engine does not say). ``prefill_s`` and ``decode_s`` are the engine's own
-    timings where it gives them. ``ttft_s`` and ``total_s`` are the client's view. ``new_prompt`` is true when it is
-    known that no cache held any of the prompt; without it a request whose engine does not count cached tokens teaches
-    no prefill.
+    timings where it gives them. ``ttft_s`` and ``total_s`` are the client's view. ``slots`` are the deployment's.
+    ``new_prompt`` is true when it is known that no cache held any of the prompt; without it a request whose engine does
+    not count cached tokens teaches no prefill.
     """
 
     deployment: str
@@ -343,6 +343,7 @@ class Observation:
     decode_s: float | None = None
     queue_s: float | None = None
     load_s: float | None = None
+    slots: int | None = None
     clean: bool = True
     neighbours: Mapping[str, float] = field(default_factory=dict)
     """Mean number of other requests beside it: keys ``same_decoding``, ``same_prefilling``, ``other_decoding``,

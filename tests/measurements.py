@@ -62,6 +62,6 @@ def pair_record(
         activity=activity,
         fingerprint=f"fingerprint of {neighbour}",
         deployment=neighbour,
-        alone=alone,
+        alone=(alone,),
     )
     return record(beside, kind=Kind.PAIR, beside=what)

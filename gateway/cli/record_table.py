@@ -53,7 +53,7 @@ def record_page(record: Record) -> str:
     if record.runs:
         parts.append(_runs(record.runs))
     if record.beside:
-        parts.append(f"{styled('The same request alone, a moment earlier', 'bold')}\n{_runs([record.beside.alone])}")
+        parts.append(f"{styled('The same request alone, in turns with it', 'bold')}\n{_runs(record.beside.alone)}")
     return "\n\n".join(parts)
 
 

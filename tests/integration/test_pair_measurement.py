@@ -14,7 +14,7 @@ from measurements import deployment
 
 from adapters.base import Endpoint
 from adapters.registry import create
-from measure.pairs import OUTPUT_TOKENS, Member, measure_beside, neighbours
+from measure.pairs import OUTPUT_TOKENS, RUNS, Member, measure_beside, neighbours
 from measure.records import Kind
 from measure.store import Store
 from measure.traffic import Traffic
@@ -79,10 +79,15 @@ async def test_the_timed_request_runs_while_the_neighbour_decodes_and_while_it_p
     timed, other = scripted(kind="llamacpp"), scripted(kind="llamacpp")
     neighbour = Neighbour(other, timed)
     records = await measure_beside(members(timed), members(other, "neighbour"))
-    assert neighbour.seen == ["", "", "decoding", "prefilling"]  # the warm-up and the run alone come first
+    assert neighbour.seen[:2] == ["", ""]  # the warm-up and the first run alone
+    assert neighbour.seen[2::3] == ["decoding"] * RUNS
+    assert neighbour.seen[3::3] == ["prefilling"] * RUNS
     assert [record.beside and record.beside.activity for record in records] == ["decoding", "prefilling"]
     for record in records:
         assert record.kind is Kind.PAIR
+        assert len(record.runs) == record.asked.runs == RUNS
+        assert record.beside is not None
+        assert len(record.beside.alone) == RUNS
         assert record.deployment == "timed"
         assert record.pair is not None
         assert record.pair.neighbour == "other"
@@ -96,8 +101,8 @@ async def test_the_neighbour_is_left_quiet_its_stream_closed_and_its_prefill_end
     timed, other = scripted(kind="llamacpp"), scripted(kind="llamacpp")
     neighbour = Neighbour(other, timed)
     await measure_beside(members(timed), members(other, "neighbour"))
-    (decoding,) = neighbour.requests(lambda tokens: tokens > OUTPUT_TOKENS)
-    await decoding.left.wait()
+    for decoding in neighbour.requests(lambda tokens: tokens > OUTPUT_TOKENS):
+        await decoding.left.wait()
     for prefilling in neighbour.requests(lambda tokens: tokens == 1):
         await prefilling.answered.wait()
         assert not prefilling.left.is_set()

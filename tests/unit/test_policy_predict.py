@@ -86,7 +86,8 @@ def test_who_joins_a_batch_waits_for_its_step_whatever_the_prompt() -> None:
         assert joined.ttft_s - alone.ttft_s == pytest.approx(0.8 * step_s)
         assert joined.total_s - alone.total_s > 0.8 * step_s
     measured = PairSample("same", "decoding", prefill_factor=1.5, decode_factor=1.3)
-    assert predict(busy(3, decode=300), pairs=(measured,)).ttft_s > predict(busy(3, decode=300)).ttft_s
+    slowed = predict(busy(3, decode=300), pairs=(measured,))
+    assert slowed.ttft_s - predict().ttft_s == pytest.approx(3 * 0.5 * predict().prefill_s + 0.8 * step_s)
 
 
 def test_while_a_slot_is_free_nobody_waits() -> None:

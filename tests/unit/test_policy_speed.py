@@ -238,8 +238,24 @@ def test_a_possible_wait_in_the_same_engine_is_taken_out_by_the_engines_own_timi
     known.observe(replace(SERVED, ttft_s=9.0, total_s=9.9, prefill_s=1.024, decode_s=0.832, neighbours=beside), NOW)
     assert known.speed.prefill_s(256, NOW) == pytest.approx(1.024)
     before = known.to_dict()["contention"]
-    known.observe(replace(SERVED, ttft_s=9.0, total_s=9.6, output_tokens=1, neighbours=beside), NOW)
+    known.observe(replace(SERVED, ttft_s=9.0, total_s=9.6, output_tokens=1, slots=1, neighbours=beside), NOW)
     assert known.to_dict()["contention"] == before
+
+
+@pytest.mark.parametrize("slots", [None, 4])
+def test_where_nobody_waits_for_a_slot_the_time_to_the_first_token_teaches_beyond_the_step_that_it_waits(
+    slots: int | None,
+) -> None:
+    beside = {"same_decoding": 3.0}
+    step_s = 0.02 * (1.0 + 3 * 0.3)  # where contention begins on shared cores
+    one_token = replace(SERVED, output_tokens=1, slots=slots, neighbours=beside)
+    known = profile()
+    known.observe(replace(one_token, ttft_s=1.024 + 0.8 * step_s, total_s=1.1), NOW)
+    assert known.contention.factor("prefill", beside) == pytest.approx(1.0)
+    for _ in range(60):
+        known.observe(replace(one_token, ttft_s=1.3 * 1.024 + 0.8 * step_s, total_s=1.5), NOW)
+    assert known.contention.factor("prefill", beside) == pytest.approx(1.3, rel=0.03)
+    assert known.speed.prefill_s(256, NOW) == pytest.approx(1.024)
 
 
 def test_a_few_tokens_say_nothing_about_decode() -> None:

@@ -82,6 +82,15 @@ def test_a_pair_record_gives_the_factors_on_the_time_alone_and_no_speed() -> Non
     assert made.speed is None
 
 
+def test_the_runs_of_a_pair_count_by_their_medians_on_both_sides() -> None:
+    made = pair_record(run(ttft_s=1.0, decode_s=1.5), run(ttft_s=4.0, decode_s=7.5))
+    assert made.beside is not None
+    alone = (*made.beside.alone, run(ttft_s=1.2, decode_s=1.5), run(ttft_s=60.0, decode_s=90.0))
+    pair = replace(made, beside=replace(made.beside, alone=alone)).pair
+    assert pair == PairSample("other", "decoding", pytest.approx(4.0 / 1.2), pytest.approx(5.0))
+    assert replace(made, beside=replace(made.beside, alone=())).pair is None
+
+
 def test_a_pair_in_one_batch_teaches_no_wait_for_a_step_which_is_predicted_by_itself() -> None:
     alone, beside = run(ttft_s=0.1, decode_s=1.5), run(ttft_s=0.3, decode_s=3.0)  # steps of 0.1 s and of 0.2 s
     made = pair_record(alone, beside, same=True).pair
