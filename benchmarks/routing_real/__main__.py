@@ -17,7 +17,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from benchmarks.routing_real.client import Client
-from benchmarks.routing_real.figures import Errors, groups, regret, report, right, total_errors, ttft_errors
+from benchmarks.routing_real.figures import (
+    Errors,
+    groups,
+    regret,
+    report,
+    right,
+    right_of_one_round,
+    total_errors,
+    ttft_errors,
+)
 from benchmarks.routing_real.others import DISTURBED, Others
 from benchmarks.routing_real.phases import AT_ONCE, Phase, at_once, beside_others, choices, one_by_one
 from benchmarks.routing_real.shapes import shapes
@@ -59,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a few requests, llama.cpp alone: about two minutes")
     parser.add_argument("--requests", type=int, default=120, help="half of them alone, half at once (default 120)")
     parser.add_argument("--every", type=int, default=3, help="one in so many is asked of every candidate (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each candidate is asked then (default 3)")
     parser.add_argument("--scenes", type=int, default=8, help="choices that are compared beside others (default 8)")
     parser.add_argument(
         "--without", nargs="*", choices=BESIDE, default=(), help="engines to leave out, where they have been made"
@@ -66,7 +76,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print everything as JSON instead of the tables")
     args = parser.parse_args()
     if args.quick:
-        args.requests, args.every, args.scenes, args.without = 20, 5, 1, BESIDE
+        args.requests, args.every, args.rounds, args.scenes, args.without = 20, 5, 1, 1, BESIDE
     return args
 
 
@@ -95,7 +105,7 @@ async def _measure(args: argparse.Namespace, client: Client, candidates: Sequenc
     alone = args.requests // 2
     asked = shapes(alone, follow_ups=True)
     again = sum(not (shape.follow_up or shape.number % args.every) for shape in asked)
-    total = args.requests + (again * (len(candidates) - 1)) + args.scenes * len(candidates)
+    total = args.requests + again * (args.rounds * len(candidates) - 1) + args.scenes * len(candidates)
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     try:
         with Progress(*columns, console=console, transient=True) as progress:
@@ -108,7 +118,7 @@ async def _measure(args: argparse.Namespace, client: Client, candidates: Sequenc
                 phases.append(Phase(name))
                 return phases[-1]
 
-            await one_by_one(begin("one by one"), client, asked, candidates, args.every, tell)
+            await one_by_one(begin("one by one"), client, asked, candidates, args.every, args.rounds, tell)
             await at_once(begin(f"{AT_ONCE} at once"), client, shapes(args.requests - alone, alone), tell)
             await beside_others(begin("beside others"), client, args.scenes, args.requests, candidates, tell)
     finally:
@@ -122,6 +132,7 @@ def _print(phases: Sequence[Phase]) -> None:
         "requests",
         "compared",
         "fastest or\nwithin 10 %",
+        "by one\nround",
         "regret",
         "total: median\nerror",
         "within\n15 %",
@@ -135,6 +146,7 @@ def _print(phases: Sequence[Phase]) -> None:
         _add_row(table, "undisturbed", undisturbed)
     wide = Console(width=max(Console().width, 150))
     wide.print(table)
+    wide.print("By one round: how often that is so of the fastest in one round of asking each, by what the others say.")
     wide.print(f"Undisturbed: other programs on this machine used no more than {DISTURBED:g} of its cores meanwhile.")
     for phase in quiet:
         _print_groups(phase, wide)
@@ -142,7 +154,12 @@ def _print(phases: Sequence[Phase]) -> None:
 
 
 def _add_row(table: Table, which: str, phase: Phase) -> None:
-    chosen = (str(len(phase.cases)), _percent(right(phase)), _percent(regret(phase)))
+    chosen = (
+        str(len(phase.cases)),
+        _percent(right(phase)),
+        _percent(right_of_one_round(phase)),
+        _percent(regret(phase)),
+    )
     table.add_row(f"{phase.name}, {which}", str(len(phase.sent)), *chosen, *_cells(phase))
 
 

@@ -57,6 +57,13 @@ def regret(phase: Phase) -> float | None:
     return sum(case.costs[case.sent.deployment] for case in phase.cases) / best - 1.0 if phase.cases else None
 
 
+def right_of_one_round(phase: Phase) -> float | None:
+    """Return the same share for whoever chooses by one measurement of each candidate, a moment before: on a machine
+    whose speed wanders nobody is right more often for long."""
+    regrets = [regret for case in phase.cases for regret in case.regrets_of_one_round]
+    return mean(each <= NEAR for each in regrets) if regrets else None
+
+
 def groups(sent: Sequence[Sent]) -> list[tuple[str, list[Sent]]]:
     """Return the requests by deployment, by prompt length, and by kind."""
     lengths = ((0, 64), (64, 256), (256, 640), (640, 1 << 20))
@@ -78,6 +85,7 @@ def report(phases: Sequence[Phase]) -> list[dict[str, Any]]:
             "requests": len(phase.sent),
             "disturbed": sum(sent.disturbed for sent in phase.sent),
             "right": right(phase),
+            "right_of_one_round": right_of_one_round(phase),
             "regret": regret(phase),
             "total": _plain(total_errors(phase.sent)),
             "ttft": _plain(ttft_errors(phase.sent)),
@@ -88,6 +96,7 @@ def report(phases: Sequence[Phase]) -> list[dict[str, Any]]:
                     "request": case.sent.shape.number,
                     "chosen": case.sent.deployment,
                     "costs_s": case.costs,
+                    "rounds_s": case.rounds,
                     "disturbed": case.disturbed,
                 }
                 for case in phase.cases

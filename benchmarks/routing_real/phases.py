@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from statistics import median
 
 from benchmarks.routing_real.client import Client, Messages, Sent
 from benchmarks.routing_real.shapes import Shape, shapes
@@ -25,18 +26,35 @@ Tell = Callable[[str], None]
 class Case:
     """One choice beside what it would have been elsewhere: the cost in seconds by deployment, the chosen one's too.
 
-    The cost is the request's total; while others run, with half of the delay that each candidate gave to them.
+    The cost is the request's total, the median of the ``rounds`` in which every candidate was asked once; while others
+    run, with half of the delay that each candidate gave to them.
     """
 
     sent: Sent
-    costs: dict[str, float] = field(default_factory=dict)
+    rounds: list[dict[str, float]] = field(default_factory=list)
     disturbed: bool = False
+
+    @property
+    def costs(self) -> dict[str, float]:
+        """The median of each candidate that was there in every round."""
+        return _medians(self.rounds)
 
     @property
     def regret(self) -> float:
         """How much more the chosen one cost than the cheapest, as a part of the latter."""
-        best = min(self.costs.values())
-        return self.costs[self.sent.deployment] / best - 1.0
+        return _regret(self.sent.deployment, self.costs)
+
+    @property
+    def regrets_of_one_round(self) -> list[float]:
+        """The same for whoever was the cheapest in one round, by what the other rounds say: how well anybody could
+        choose who had measured each candidate a moment before."""
+        found = []
+        for i, one in enumerate(self.rounds):
+            others = _medians([each for j, each in enumerate(self.rounds) if j != i])
+            known = {name: cost for name, cost in one.items() if name in others}
+            if known:
+                found.append(_regret(min(known, key=known.__getitem__), others))
+        return found
 
 
 @dataclass(slots=True)
@@ -67,9 +85,10 @@ class Phase:
 
 
 async def one_by_one(
-    phase: Phase, client: Client, asked: Sequence[Shape], candidates: Sequence[str], every: int, tell: Tell
+    phase: Phase, client: Client, asked: Sequence[Shape], candidates: Sequence[str], every: int, rounds: int, tell: Tell
 ) -> None:
-    """Send one request after the other; one in ``every`` is asked again of each candidate, in an order by chance."""
+    """Send one request after the other; one in ``every`` is asked of each candidate, ``rounds`` times, in an order by
+    chance; what the choice was counts as its first."""
     random = Random(len(asked))
     before: Sent | None = None
     history: Messages = []
@@ -86,9 +105,10 @@ async def one_by_one(
         before, history = sent, [*messages, {"role": "assistant", "content": sent.text}]
         if not is_compared:
             continue
-        case = Case(sent, {sent.deployment: sent.total_s}, sent.disturbed)
-        for variant, name in enumerate(random.sample(candidates, len(candidates)), start=1):
-            if name == sent.deployment:
+        case = Case(sent, [{sent.deployment: sent.total_s}, *({} for _ in range(1, rounds))], sent.disturbed)
+        order = [(costs, name) for costs in case.rounds for name in random.sample(candidates, len(candidates))]
+        for variant, (costs, name) in enumerate(order, start=1):
+            if name in costs:
                 continue
             tell(f"the same on {name}")
             await asyncio.sleep(QUIET_S)
@@ -96,7 +116,7 @@ async def one_by_one(
             if again.error:
                 phase.errors.append(f"request {shape.number} on {name}: {again.error}")
             else:
-                case.costs[name] = again.total_s
+                costs[name] = again.total_s
                 case.disturbed |= again.disturbed
         phase.cases.append(case)
 
@@ -139,7 +159,7 @@ async def beside_others(
             else:
                 seen[name] = (again, besides)
         disturbed = any(each.disturbed for alone, besides in seen.values() for each in (alone, *besides))
-        phase.cases.append(Case(sent, _costs(seen), disturbed))
+        phase.cases.append(Case(sent, [_costs(seen)], disturbed))
 
 
 async def _scene(
@@ -168,6 +188,15 @@ def _costs(seen: dict[str, tuple[Sent, list[Sent]]]) -> dict[str, float]:
     others = {name: sum(each.total_s for each in beside) for name, (_, beside) in seen.items()}
     least = min(others.values())
     return {name: sent.total_s + COST_TO_OTHERS * (others[name] - least) for name, (sent, _) in seen.items()}
+
+
+def _medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:
+    everywhere = set[str].intersection(*(set(each) for each in rounds)) if rounds else set[str]()
+    return {name: median(each[name] for each in rounds) for name in sorted(everywhere)}
+
+
+def _regret(chosen: str, costs: dict[str, float]) -> float:
+    return costs[chosen] / min(costs.values()) - 1.0
 
 
 def _messages(shape: Shape, history: Messages, variant: int = 0) -> Messages:

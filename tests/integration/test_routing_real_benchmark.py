@@ -52,21 +52,22 @@ async def test_one_in_so_many_is_asked_of_every_candidate_with_a_prompt_that_no_
 ) -> None:
     phase = Phase("alone")
     asked = shapes(6, follow_ups=True)
-    await one_by_one(phase, client, asked, NAMES, 3, tell)
+    await one_by_one(phase, client, asked, NAMES, 3, 2, tell)
     assert phase.errors == []
     assert len(phase.sent) == 6
     assert [set(case.costs) for case in phase.cases] == [{"a", "b"}, {"a", "b"}]
-    assert all(case.costs[case.sent.deployment] == case.sent.total_s for case in phase.cases)
+    assert all([set(each) for each in case.rounds] == [{"a", "b"}, {"a", "b"}] for case in phase.cases)
+    assert all(case.rounds[0][case.sent.deployment] == case.sent.total_s for case in phase.cases)
     prompts = [body["messages"][0]["content"] for body in asked_of(*engines.values())]
-    assert len(prompts) == 8
-    assert len({prompt[:3] for prompt in prompts}) == 7, "only the follow-up begins like another"
+    assert len(prompts) == 12
+    assert len({prompt[:3] for prompt in prompts}) == 11, "only the follow-up begins like another"
 
 
 async def test_a_follow_up_goes_on_with_the_conversation_before_it(
     engines: dict[str, ScriptedEngine], client: Client
 ) -> None:
     asked = shapes(6, follow_ups=True)
-    await one_by_one(Phase("alone"), client, asked, NAMES, 100, tell)
+    await one_by_one(Phase("alone"), client, asked, NAMES, 100, 1, tell)
     (follow_up,) = [body for body in asked_of(*engines.values()) if len(body["messages"]) == 3]
     before, said, more = follow_up["messages"]
     assert (before["content"], said["content"]) == (asked[4].text(), "a light.")
@@ -79,7 +80,7 @@ async def test_a_request_that_fails_is_told_and_no_case_is_made_of_it(
     for engine in engines.values():
         engine.always(status(400))
     phase = Phase("alone")
-    await one_by_one(phase, client, shapes(2), NAMES, 1, tell)
+    await one_by_one(phase, client, shapes(2), NAMES, 1, 1, tell)
     assert phase.sent == phase.cases == []
     assert len(phase.errors) == 2
 

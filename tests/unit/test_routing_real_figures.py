@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.routing_real.client import Sent
-from benchmarks.routing_real.figures import errors, groups, regret, report, right, total_errors
+from benchmarks.routing_real.figures import errors, groups, regret, report, right, right_of_one_round, total_errors
 from benchmarks.routing_real.phases import Case, Phase
 from benchmarks.routing_real.shapes import PROMPT_TOKENS, Shape, shapes
 
@@ -31,14 +31,25 @@ def test_requests_without_a_prediction_or_a_time_are_left_out() -> None:
 
 def test_a_choice_within_ten_percent_of_the_fastest_is_right() -> None:
     cases = [
-        Case(sent("a"), {"a": 1.0, "b": 2.0}),
-        Case(sent("a"), {"a": 1.09, "b": 1.0}),
-        Case(sent("a"), {"a": 1.5, "b": 1.0}),
+        Case(sent("a"), [{"a": 1.0, "b": 2.0}]),
+        Case(sent("a"), [{"a": 1.09, "b": 1.0}]),
+        Case(sent("a"), [{"a": 1.5, "b": 1.0}]),
     ]
     phase = Phase("any", cases=cases)
     assert right(phase) == pytest.approx(2 / 3)
     assert regret(phase) == pytest.approx((1.0 + 1.09 + 1.5) / 3.0 - 1.0)
     assert right(Phase("none")) is None
+
+
+def test_candidates_that_were_asked_several_times_count_by_their_medians() -> None:
+    rounds = [{"a": 1.0, "b": 0.9, "c": 5.0}, {"a": 1.0, "b": 4.0, "c": 5.0}, {"a": 1.3, "b": 3.0}]
+    case = Case(sent("a"), rounds)
+    assert case.costs == {"a": 1.0, "b": 3.0}, "c did not answer once"
+    assert case.regret == 0.0
+    # The first round's fastest is b, and costs (4 + 3) / 2 in the others, a (1 + 1.3) / 2; the others' is a.
+    assert case.regrets_of_one_round == [pytest.approx(3.5 / 1.15 - 1.0), 0.0, 0.0]
+    assert right_of_one_round(Phase("one", cases=[case])) == pytest.approx(2 / 3)
+    assert right_of_one_round(Phase("one", cases=[Case(sent("a"), rounds[:1])])) is None
 
 
 def test_groups_are_by_deployment_prompt_length_and_kind() -> None:
@@ -50,11 +61,13 @@ def test_groups_are_by_deployment_prompt_length_and_kind() -> None:
 
 
 def test_the_report_holds_what_was_sent_without_its_text() -> None:
-    (plain,) = report([Phase("one", sent=[sent()], cases=[Case(sent(), {"a": 1.0})])])
+    (plain,) = report([Phase("one", sent=[sent()], cases=[Case(sent(), [{"a": 1.0}])])])
     assert plain["requests"] == 1
     assert plain["total"]["median"] == 0.0
     assert plain["sent"][0]["text"] is None
-    assert plain["cases"] == [{"request": 0, "chosen": "a", "costs_s": {"a": 1.0}, "disturbed": False}]
+    assert plain["cases"] == [
+        {"request": 0, "chosen": "a", "costs_s": {"a": 1.0}, "rounds_s": [{"a": 1.0}], "disturbed": False}
+    ]
 
 
 def test_variants_of_a_request_are_as_long_and_differ_from_their_first_word_on() -> None:
@@ -76,7 +89,7 @@ def test_shapes_are_the_same_in_every_run_and_cover_all_lengths() -> None:
 def test_what_other_programs_disturbed_is_told_apart() -> None:
     quiet, noisy = sent("a"), sent("b")
     noisy.others_cores = 1.0
-    phase = Phase("any", [quiet, noisy], [Case(quiet, {"a": 1.0}), Case(quiet, {"a": 1.0}, disturbed=True)])
+    phase = Phase("any", [quiet, noisy], [Case(quiet, [{"a": 1.0}]), Case(quiet, [{"a": 1.0}], disturbed=True)])
     assert phase.undisturbed().sent == [quiet]
     assert len(phase.undisturbed().cases) == 1
     assert report([phase])[0]["disturbed"] == 1
