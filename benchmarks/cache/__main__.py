@@ -29,6 +29,7 @@ from benchmarks.overhead.processes import Running, StartError, free_port, gatewa
 from benchmarks.overhead.targets import LITELLM, Site, Target, litellm_arguments, paceline_arguments
 from cache.embedded import find_server
 from cache.key import make_key
+from scripts.lib.ending import end_when_terminated
 
 ONE: Final = Scene(1)
 MANY: Final = Scene(64)
@@ -68,6 +69,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.0, help="for each load (default 2)")
     parser.add_argument("--without", metavar="NAMES", default="", help="gateways to leave out, such as litellm")
     args = parser.parse_args()
+    end_when_terminated()
     console = Console(stderr=True)
     key_ms = _key_ms()  # before there is anything else to do
     with contextlib.ExitStack() as stack:

@@ -29,6 +29,7 @@ from rich.table import Table
 from benchmarks.overhead.processes import Running, gateway, upstreams
 from benchmarks.overhead.targets import Site, Target, paceline_arguments
 from benchmarks.overhead.upstream import MODEL
+from scripts.lib.ending import end_when_terminated
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "chrome-headless-shell")
 EVERY_S: Final = 5.0
@@ -86,6 +87,7 @@ def main() -> int:
     parser.add_argument("--warmup", type=float, default=25.0, help="seconds of traffic before (default 25)")
     parser.add_argument("--rate", type=float, default=20.0, help="requests a second (default 20)")
     args = parser.parse_args()
+    end_when_terminated()
     with _page() as (page, running, url):
         session = page.context.new_cdp_session(page)
         session.send("Performance.enable")

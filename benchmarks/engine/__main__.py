@@ -23,6 +23,7 @@ from adapters.errors import EngineError
 from adapters.launch import LaunchError
 from benchmarks.engine.subjects import TOGETHER, Subject, running, specs
 from policies.types import Precision
+from scripts.lib.ending import end_when_terminated
 from scripts.lib.local_engines import NotMade
 
 PROMPT_TOKENS = 256
@@ -56,6 +57,7 @@ class Figures:
 
 def main() -> int:
     """Run with the command line's arguments. Returns the exit status: 1 when something failed."""
+    end_when_terminated()
     args = _arguments()
     with tempfile.TemporaryDirectory(prefix="paceline-engine-") as folder:
         try:

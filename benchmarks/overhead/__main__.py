@@ -17,12 +17,14 @@ from rich.table import Table
 from benchmarks.overhead.figures import FIGURES, SCENES, Loads, Row, figures, run_load
 from benchmarks.overhead.processes import Running, StartError, gateway, upstreams
 from benchmarks.overhead.targets import PACELINE, TARGETS, VLLM_ROUTER
+from scripts.lib.ending import end_when_terminated
 
 DIRECT = "direct"
 
 
 def main() -> int:
     """Run with the command line's arguments. Returns the exit status: 1 when a request failed."""
+    end_when_terminated()
     args = _arguments()
     console = Console(stderr=True)
     seconds, warmup_s, rounds = (1.0, 0.3, 1) if args.quick else (args.seconds, 1.0, args.rounds)

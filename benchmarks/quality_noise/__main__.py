@@ -30,6 +30,7 @@ from measure.quality.regression import compare, refer
 from measure.quality.suite import SUITE, VERSION, spread
 from measure.quality.verdict import QualityVerdict
 from policies.types import Quality
+from scripts.lib.ending import end_when_terminated
 from scripts.lib.local_engines import NotMade
 
 CONTEXT = 4096
@@ -43,6 +44,7 @@ console = Console(stderr=True)
 
 def main() -> int:
     """Run with the command line's arguments. Returns the exit status: 1 when a verdict is not what it should be."""
+    end_when_terminated()
     args = _arguments()
     cases = [Case(name) for name in args.formats.split(",") if name]
     cases += [Case(BASELINE, level) for level in sorted(map(float, filter(None, args.levels.split(","))))]

@@ -30,6 +30,7 @@ from benchmarks.routing_real.figures import (
 from benchmarks.routing_real.others import DISTURBED, Others
 from benchmarks.routing_real.phases import AT_ONCE, Phase, at_once, beside_others, choices, one_by_one
 from benchmarks.routing_real.shapes import shapes
+from scripts.lib.ending import end_when_terminated
 from scripts.lib.gateway_process import Gateway, GatewayFailed
 from scripts.lib.local_engines import MODEL, NotMade, engines
 
@@ -43,6 +44,7 @@ console = Console(stderr=True)
 
 def main() -> int:
     """Run with the command line's arguments. Returns the exit status: 1 when something failed."""
+    end_when_terminated()
     args = _arguments()
     with tempfile.TemporaryDirectory(prefix="paceline-routing-") as folder:
         phases: list[Phase] = []

@@ -27,6 +27,7 @@ from benchmarks.overhead.processes import Running, gateway, upstreams
 from benchmarks.overhead.targets import Target, paceline_arguments
 from benchmarks.overhead.upstream import CHUNKS
 from benchmarks.telemetry.collectors import dead, frozen, taking
+from scripts.lib.ending import end_when_terminated
 
 OFF: Final = "off"
 WHOLE: Final = Scene(1)
@@ -60,6 +61,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=9, help="the median difference counts (default 9)")
     parser.add_argument("--seconds", type=float, default=1.5, help="for each load (default 1.5)")
     args = parser.parse_args()
+    end_when_terminated()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="paceline-telemetry-")))
         ports = stack.enter_context(upstreams(8))

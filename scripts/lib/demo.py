@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import yaml
 from demo_report import print_repeated, print_report, print_slowest, print_snippets
 from demo_requests import send_again, send_all
+from ending import end_when_terminated
 from gateway_process import Gateway, GatewayFailed
 from local_engines import BESIDE, MODEL, Engine, NotMade, engines
 from rich.console import Console
@@ -24,7 +24,7 @@ if not console.is_terminal:
 def main() -> int:
     """Run the demo. Returns the exit status: 0 when everything was answered, 1 otherwise."""
     options = _parser().parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    end_when_terminated()
     with tempfile.TemporaryDirectory(prefix="paceline-demo-") as folder:
         try:
             return _run(options, Path(folder))
