@@ -21,6 +21,7 @@ from benchmarks.routing_real.figures import (
     Errors,
     groups,
     regret,
+    repeated,
     report,
     right,
     right_of_one_round,
@@ -146,8 +147,14 @@ def _print(phases: Sequence[Phase]) -> None:
     for all_, undisturbed in zip(phases, quiet, strict=True):
         _add_row(table, "all", all_)
         _add_row(table, "undisturbed", undisturbed)
+        again = repeated(all_)
+        if any(again):
+            table.add_row(
+                f"{all_.name}, the same again", *[""] * 5, *(cell for found in again for cell in _three(found))
+            )
     wide = Console(width=max(Console().width, 150))
     wide.print(table)
+    wide.print("The same again: who predicts by the same request, asked of the same engine a moment before and after.")
     wide.print("By one round: how often that is so of the fastest in one round of asking each, by what the others say.")
     wide.print(f"Undisturbed: other programs on this machine used no more than {DISTURBED:g} of its cores meanwhile.")
     for phase in quiet:

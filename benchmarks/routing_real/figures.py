@@ -46,6 +46,20 @@ def ttft_errors(sent: Iterable[Sent]) -> Errors | None:
     return errors((each.predicted_ttft_s, each.ttft_s) for each in sent)
 
 
+def repeated(phase: Phase) -> tuple[Errors | None, Errors | None]:
+    """Return the errors in total and TTFT of who predicts a request by the very same request, sent to the same engine a
+    moment before and after: the median of the others. On a machine whose speed wanders no prediction is better."""
+    totals, firsts = [], []
+    for case in phase.cases:
+        for sents in case.again.values():
+            for i, sent in enumerate(sents):
+                others = [*sents[:i], *sents[i + 1 :]]
+                if others:
+                    totals.append((median(each.total_s for each in others), sent.total_s))
+                    firsts.append((median(each.ttft_s for each in others), sent.ttft_s))
+    return errors(totals), errors(firsts)
+
+
 def right(phase: Phase) -> float | None:
     """Return the share of choices that were the fastest, or near it."""
     return mean(case.regret <= NEAR for case in phase.cases) if phase.cases else None
@@ -89,6 +103,7 @@ def report(phases: Sequence[Phase]) -> list[dict[str, Any]]:
             "regret": regret(phase),
             "total": _plain(total_errors(phase.sent)),
             "ttft": _plain(ttft_errors(phase.sent)),
+            "repeated": [_plain(found) for found in repeated(phase)],
             "errors": phase.errors,
             "sent": [asdict(sent) | {"text": None} for sent in phase.sent],
             "cases": [

@@ -33,6 +33,8 @@ class Case:
     sent: Sent
     rounds: list[dict[str, float]] = field(default_factory=list)
     disturbed: bool = False
+    again: dict[str, list[Sent]] = field(default_factory=dict)
+    """By candidate, all answers to this request with nothing beside it."""
 
     @property
     def costs(self) -> dict[str, float]:
@@ -106,6 +108,7 @@ async def one_by_one(
         if not is_compared:
             continue
         case = Case(sent, [{sent.deployment: sent.total_s}, *({} for _ in range(1, rounds))], sent.disturbed)
+        case.again[sent.deployment] = [sent]
         order = [(costs, name) for costs in case.rounds for name in random.sample(candidates, len(candidates))]
         for variant, (costs, name) in enumerate(order, start=1):
             if name in costs:
@@ -117,6 +120,7 @@ async def one_by_one(
                 phase.errors.append(f"request {shape.number} on {name}: {again.error}")
             else:
                 costs[name] = again.total_s
+                case.again.setdefault(name, []).append(again)
                 case.disturbed |= again.disturbed
         phase.cases.append(case)
 

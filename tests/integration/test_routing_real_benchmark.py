@@ -57,6 +57,7 @@ async def test_one_in_so_many_is_asked_of_every_candidate_with_a_prompt_that_no_
     assert len(phase.sent) == 6
     assert [set(case.costs) for case in phase.cases] == [{"a", "b"}, {"a", "b"}]
     assert all([set(each) for each in case.rounds] == [{"a", "b"}, {"a", "b"}] for case in phase.cases)
+    assert all({name: len(sents) for name, sents in case.again.items()} == {"a": 2, "b": 2} for case in phase.cases)
     assert all(case.rounds[0][case.sent.deployment] == case.sent.total_s for case in phase.cases)
     prompts = [body["messages"][0]["content"] for body in asked_of(*engines.values())]
     assert len(prompts) == 12

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.routing_real.client import Sent
-from benchmarks.routing_real.figures import errors, groups, regret, report, right, right_of_one_round, total_errors
+from benchmarks.routing_real.figures import (
+    errors,
+    groups,
+    regret,
+    repeated,
+    report,
+    right,
+    right_of_one_round,
+    total_errors,
+)
 from benchmarks.routing_real.phases import Case, Phase
 from benchmarks.routing_real.shapes import PROMPT_TOKENS, Shape, shapes
 
@@ -39,6 +48,14 @@ def test_a_choice_within_ten_percent_of_the_fastest_is_right() -> None:
     assert right(phase) == pytest.approx(2 / 3)
     assert regret(phase) == pytest.approx((1.0 + 1.09 + 1.5) / 3.0 - 1.0)
     assert right(Phase("none")) is None
+
+
+def test_the_same_request_again_says_how_well_it_can_be_predicted_at_all() -> None:
+    case = Case(sent("a"), [{"a": 1.0}], again={"a": [sent(actual_s=s) for s in (1.0, 1.0, 1.2)], "b": [sent("b")]})
+    total, first = repeated(Phase("one", cases=[case]))
+    assert total is not None
+    assert (total.count, total.median) == (3, pytest.approx(1.1 / 1.0 - 1.0))
+    assert first is None, "none was streamed"
 
 
 def test_candidates_that_were_asked_several_times_count_by_their_medians() -> None:
