@@ -68,10 +68,10 @@ async def measure_beside(
 ) -> tuple[Record, ...]:
     """Time ``timed`` while ``neighbour`` decodes, and while it prefills; the same member twice means the same engine.
 
-    Takes about twenty seconds on a CPU. Returns a record for each of the two activities, of medians over ``RUNS`` runs
-    or as many as there were before live traffic left no room, none where that was at once: the pair is to be tried
-    again later. When an engine failed, the last record has the cause. Nobody else may measure on the same hardware
-    meanwhile.
+    Takes about twenty seconds on a CPU. Returns a record for each of the two activities, of medians over ``RUNS`` runs,
+    or over fewer where live traffic left no room for more; none where it left not even one of each: the pair is to be
+    tried again later. When an engine failed, the last record has the cause. Nobody else may measure on the same
+    hardware meanwhile.
     """
     pair = _Pair(timed, neighbour, seed)
     traffic = traffic or Traffic()
@@ -88,6 +88,8 @@ async def measure_beside(
         failed = (pair.failure(f"{type(error).__name__}: {error.message}"),)
     except Disturbed:
         _log.debug("%s beside %s: live traffic, later", timed.deployment.id, neighbour.deployment.id)
+        if not pair.is_timed:
+            return ()
     progress(timed.deployment.id, len(steps), len(steps), "measured")
     return (*pair.records(), *failed)
 
@@ -120,6 +122,11 @@ class _Pair:
         if activity == DECODING:
             return PROMPT_TOKENS // 2, min(DECODE_TOKENS, half)
         return min(PREFILL_TOKENS, half), 1
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether there is a run of everything."""
+        return all(self._runs.values())
 
     def records(self) -> list[Record]:
         """What has been timed, by activity."""

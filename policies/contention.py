@@ -46,10 +46,6 @@ _LITTLE_SAID = 0.02
 """What keeps a request that hardly met a kind of neighbour from moving that kind's excess far."""
 _BENT = 2.0
 """How far TPOT(batch) may be from a straight line: with less of it, noise in a small excess would pass for a shape."""
-_HALF = 0.5
-"""Part of the usual company that is not there yet: those that are, are done half way through, in the mean."""
-_YET_TO_COME = (0.25, 2.0)
-_YET_RATE = 0.1
 _LEAST_SHARE = 0.25
 """Share of a phase that must have had neighbours for it to teach anything about them."""
 
@@ -89,7 +85,7 @@ class _Law(NamedTuple):
 class Contention:
     """Excess factors of one fingerprint, beginning with stated ones, then measured in pairs, then learned."""
 
-    __slots__ = ("_batch", "_decode", "_laws", "_next", "_prefill", "_yet_to_come")
+    __slots__ = ("_batch", "_decode", "_laws", "_next", "_prefill")
 
     def __init__(self, start: tuple[tuple[float, ...], tuple[float, ...]] = CPU_START) -> None:
         self._prefill = list(start[0])
@@ -97,7 +93,6 @@ class Contention:
         self._batch: Curve | None = None
         """Decodes beside one in a batch → how many times the mean excess of one they weigh; ``None``: their number."""
         self._laws = _laws(self._prefill, self._decode)
-        self._yet_to_come = _HALF
         self._next: tuple[Usual, tuple[float, float, float]] | None = None
 
     @classmethod
@@ -164,16 +159,6 @@ class Contention:
         self._laws = _laws(self._prefill, self._decode)
         self._next = None
 
-    def learn_later(self, actual_s: float, predicted_s: float, later_s: float) -> None:
-        """Correct how many come later by what an answer took to be written, where ``predicted_s`` of more than 0 held
-        ``later_s`` for them: normalised least mean squares of the logarithm, as in ``learn``."""
-        share = later_s / predicted_s
-        error = max(-_OUTLIER, min(_OUTLIER, log(actual_s / predicted_s)))
-        least, most = _YET_TO_COME
-        step = _YET_RATE * error * share / (_LITTLE_SAID + share * share)
-        self._yet_to_come = max(least, min(most, self._yet_to_come * exp(step)))
-        self._next = None
-
     def _excess(self, phase: str) -> list[float]:
         return self._prefill if phase == "prefill" else self._decode
 
@@ -229,18 +214,15 @@ class Contention:
         """Return what usual company costs: the seconds that a request loses per second of its decode, and those that
         the company loses to it, together, per second of its prefill and of its decode.
 
-        ``effects`` counts those that are there already; others like this request take their places. How many of the
-        usual company come so late is learned: with a steady crowd nearly all, after a burst few. What they lose is a
-        matter of choice, not of prediction, and is counted for half of them. The answer is remembered until the company
-        or the law changes.
+        Those that are there already are done half way through, in the mean, and ``effects`` counts them; others like
+        this request take their places. The answer is remembered until the company or the law changes.
         """
         if self._next is not None and self._next[0] is usual:
             return self._next[1]
-        decoding, prefilling = _HALF * usual.decoding, _HALF * usual.prefilling
+        decoding, prefilling = 0.5 * usual.decoding, 0.5 * usual.prefilling
         later = decoding + prefilling
         writes, reads = self._laws[0], self._laws[1]
-        part = self._yet_to_come
-        lost = self.factor("decode", {KINDS[0]: part * usual.decoding, KINDS[1]: part * usual.prefilling}) - 1.0
+        lost = self.factor("decode", {KINDS[0]: decoding, KINDS[1]: prefilling}) - 1.0
         by_prefill = decoding * writes.most_to_prefill + prefilling * reads.most_to_prefill
         by_decode = min(decoding * writes.most_to_decode, later * writes.to_decode)
         by_decode += min(prefilling * reads.most_to_decode, later * reads.to_decode)
@@ -260,12 +242,7 @@ class Contention:
     def to_dict(self) -> dict[str, Any]:
         """Return plain values only."""
         batch = None if self._batch is None else [list(knot) for knot in self._batch.knots]
-        return {
-            "prefill": list(self._prefill),
-            "decode": list(self._decode),
-            "batch": batch,
-            "later": self._yet_to_come,
-        }
+        return {"prefill": list(self._prefill), "decode": list(self._decode), "batch": batch}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Contention:
@@ -276,8 +253,6 @@ class Contention:
         contention = cls((tuple(prefill), tuple(decode)))
         if plain["batch"] is not None:
             contention._batch = Curve(((float(n), float(weight)) for n, weight in plain["batch"]), is_rate=True)
-        least, most = _YET_TO_COME
-        contention._yet_to_come = max(least, min(most, float(plain["later"])))
         return contention
 
 

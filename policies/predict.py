@@ -122,7 +122,7 @@ class Predictor:
         if profile is None:
             return None
         speed = profile.speed
-        decode_s = next_s = lost_s = 0.0
+        decode_s = next_s = 0.0
         if output_tokens > 1:
             decode_s = (output_tokens - 1) * speed.tpot.at(prompt_tokens + output_tokens // 2, now)
         uncached = prompt_tokens - profile.opening_tokens
@@ -130,7 +130,7 @@ class Predictor:
         if usual is not NO_COMPANY:
             lost_s, next_s = _of_the_next(profile.contention, usual, deployment.slots, prefill_s, decode_s)
             decode_s += lost_s
-        return Estimate(0.0, 0.0, prefill_s, decode_s, profile.usual_spread, 0.0, next_s, profile.company, lost_s)
+        return Estimate(0.0, 0.0, prefill_s, decode_s, profile.usual_spread, 0.0, next_s, profile.company)
 
     def estimate(
         self,
@@ -178,7 +178,7 @@ class Predictor:
             queue_s = (owed_prefill_s + owed_decode_s) * batch / deployment.slots * (ahead - later) / max(ahead, 1.0)
             own = within(own, later)
         first_s, lost_s, others_s = contention.effects(own, later, beside, queue_s, prefill_s, decode_s, joins_s)
-        next_s = after_s = 0.0
+        next_s = 0.0
         if usual is not NO_COMPANY:
             after_s, next_s = _of_the_next(contention, usual, deployment.slots, prefill_s, decode_s)
             lost_s += after_s
@@ -196,7 +196,6 @@ class Predictor:
             cost_s + others_s,
             next_s,
             company,
-            after_s,
         )
 
     def later_s(self, facts: RequestFacts, deployment: Deployment, held_tokens: int, usual: Usual, now: float) -> float:

@@ -125,10 +125,7 @@ class Profile:
             return
         decode_s = predicted.decode_s
         if decode_s > 0.0:
-            written = max(0, seen.output_tokens - 1) / max(1, seen.expected_output - 1)
-            decode_s *= written
-            if predicted.later_s > 0.0 and seen.output_tokens >= _FEW_TOKENS and seen.total_s > seen.ttft_s:
-                self.contention.learn_later(seen.total_s - seen.ttft_s, decode_s, predicted.later_s * written)
+            decode_s *= max(0, seen.output_tokens - 1) / max(1, seen.expected_output - 1)
         predicted_s = predicted.ttft_s + decode_s
         if predicted_s > 0.0:
             self.intervals.judge(seen.total_s, predicted_s, predicted.spread)

@@ -265,8 +265,6 @@ class Estimate:
     """The delay that it adds to those who usually come while it runs, should they be sent to the same place."""
     company: float = 0.0
     """Other requests that are there, or usually come while one runs: what the spread is chosen by."""
-    later_s: float = 0.0
-    """The part of ``decode_s`` that those who usually come while it runs cost it."""
 
     @property
     def ttft_s(self) -> float:

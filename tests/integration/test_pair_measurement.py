@@ -173,6 +173,23 @@ async def test_live_traffic_ends_both_requests_and_the_pair_is_left_for_later(
     assert await measuring == ()
 
 
+async def test_what_was_timed_before_live_traffic_came_counts_once_there_is_a_run_of_everything(
+    scripted: Engines, members: Members
+) -> None:
+    timed, other, traffic = scripted(kind="llamacpp"), scripted(kind="llamacpp"), Traffic()
+    timed.next(*[answer] * 4)
+
+    async def live(exchange: Exchange) -> None:
+        traffic.begin()
+        await stall(after=1)(exchange)
+
+    timed.always(live)
+    other.always(chat(["word "] * 300, prompt_tokens=64))
+    records = await measure_beside(members(timed), members(other, "neighbour"), traffic=traffic, idle_limit_s=0.01)
+    assert [len(record.runs) for record in records] == [1, 1]
+    assert all(record.pair is not None for record in records)
+
+
 async def test_cancelling_ends_both_requests(scripted: Engines, members: Members) -> None:
     timed, other = scripted(kind="llamacpp"), scripted(kind="llamacpp")
     timed.next(answer, answer)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import random
 
-import pytest
 from fleets import NOW, deployment, samples
 
 from policies.interval import Coverage, Intervals
 from policies.predict import Predictor
 from policies.turns import Turns
-from policies.types import Estimate, LoadView, Observation, RequestFacts, Usual
+from policies.types import Estimate, LoadView, Observation, RequestFacts
 
 ASK = RequestFacts("smollm2", prompt_tokens=256, expected_output=33)
 HERE = deployment("a")
@@ -50,23 +49,6 @@ def test_four_of_five_outcomes_lie_in_the_intervals_that_were_given_before() -> 
     coverage = predictor.coverage(HERE.fingerprint)
     assert coverage.seen == 200
     assert 0.75 <= coverage.share <= 0.85
-
-
-def test_answers_that_take_longer_in_the_usual_company_than_predicted_teach_that_more_of_it_comes() -> None:
-    usual = Usual(3.0, 0.5)
-    predictor, other = predictor_of(), predictor_of()
-    with_it = predictor.estimate(ASK, HERE, LoadView(), NOW, usual=usual)
-    without = predictor.estimate(ASK, HERE, LoadView(), NOW)
-    assert with_it is not None
-    assert without is not None
-    assert with_it.decode_s - with_it.later_s == pytest.approx(without.decode_s)
-    for _ in range(20):
-        serve(predictor, 3.0, predicted=with_it)
-        serve(other, 3.0, predicted=without)
-    more, as_before = (each.profile(HERE.fingerprint) for each in (predictor, other))
-    assert more is not None
-    assert as_before is not None
-    assert more.contention.of_the_next(usual)[0] > 1.3 * as_before.contention.of_the_next(usual)[0]
 
 
 def test_an_answer_of_another_length_than_expected_is_no_miss() -> None:

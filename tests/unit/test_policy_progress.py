@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,28 +43,6 @@ def test_those_who_usually_come_cost_a_decode_the_time_that_their_prompts_take()
     contention = Contention(((0.0, 0.0, 0.0, 0.0), (0.0, 99.0, 0.0, 0.0)))
     lost, _, _ = contention.of_the_next(Usual(2.5, 0.4))
     assert lost == pytest.approx(1 / (0.8 + 0.2 / 100) - 1)
-
-
-@pytest.mark.parametrize("lost_s", [0.4, 1.2])
-def test_how_many_of_the_usual_company_come_so_late_is_learned_and_what_they_lose_is_not(lost_s: float) -> None:
-    contention, usual = Contention(), Usual(2.0, 0.3)
-    first = contention.of_the_next(usual)
-    assert 0.4 < first[0] < 1.2
-    for _ in range(200):
-        later_s, _, _ = contention.of_the_next(usual)
-        contention.learn_later(1.0 + lost_s, 1.0 + later_s, later_s)
-    learned = contention.of_the_next(usual)
-    assert learned[0] == pytest.approx(lost_s, rel=0.02)
-    assert learned[1:] == first[1:]
-    assert Contention.from_dict(json.loads(json.dumps(contention.to_dict()))).of_the_next(usual) == learned
-
-
-def test_no_more_than_twice_the_usual_company_is_expected_however_long_answers_take() -> None:
-    contention, usual = Contention(), Usual(2.0, 0.2)
-    for _ in range(1000):
-        contention.learn_later(60.0, 2.0, 1.0)
-    most = contention.factor("decode", {"same_decoding": 4.0, "same_prefilling": 0.4}) - 1.0
-    assert contention.of_the_next(usual)[0] == pytest.approx(most)
 
 
 def test_what_a_decode_beside_decodes_and_few_prefills_shows_is_not_put_down_to_the_prefills() -> None:
