@@ -144,15 +144,18 @@ async def test_a_failing_engine_is_a_record_with_its_cause(scripted: Engines, me
     assert record.pair is None
 
 
-async def test_a_neighbour_that_fails_while_the_other_is_timed_spoils_the_record(
+async def test_a_neighbour_that_fails_while_the_other_is_timed_is_the_cause_on_record(
     scripted: Engines, members: Members
 ) -> None:
     timed, other = scripted(kind="llamacpp"), scripted(kind="llamacpp")
     timed.always(answer)
     other.next(answer, cut(after=2))
     other.always(cut(after=0))
-    (record,) = await measure_beside(members(timed), members(other, "neighbour"))
+    *_, record = await measure_beside(
+        members(timed), members(other, "neighbour")
+    )  # the first run may have been quicker
     assert "Interrupted" in record.failed or "Broken" in record.failed
+    assert record.pair is None
 
 
 async def test_live_traffic_ends_both_requests_and_the_pair_is_left_for_later(
