@@ -151,9 +151,8 @@ async def test_a_neighbour_that_fails_while_the_other_is_timed_is_the_cause_on_r
     timed.always(answer)
     other.next(answer, cut(after=2))
     other.always(cut(after=0))
-    *_, record = await measure_beside(
-        members(timed), members(other, "neighbour")
-    )  # the first run may have been quicker
+    # The first run may be over before the fault is seen.
+    *_, record = await measure_beside(members(timed), members(other, "neighbour"))
     assert "Interrupted" in record.failed or "Broken" in record.failed
     assert record.pair is None
 
@@ -232,7 +231,7 @@ async def test_a_real_llama_cpp_is_timed_beside_itself(llamacpp: LlamaServer, me
     member = members(llamacpp)
     (model,) = (await member.adapter.describe()).models
     real = Member(member.adapter, deployment(engine_model=model.engine_model, context=model.context))
-    records = await measure_beside(real, real)
+    records = await measure_beside(real, real, seed=1)  # with prompts by chance so small a model may say nothing
     assert [record.failed for record in records] == ["", ""]
     for record in records:
         assert record.pair is not None
