@@ -155,11 +155,12 @@ class Profile:
         """
         decoding = neighbours.get("same_decoding", 0.0)
         others = decoding + neighbours.get("same_prefilling", 0.0)
-        if others <= QUIET:
-            return seen.ttft_s - (seen.queue_s or 0.0) - (seen.load_s or 0.0)
-        if seen.queue_s is None and (seen.prefill_s is not None or (seen.slots is not None and others >= seen.slots)):
-            return seen.prefill_s
-        joins_s = self.contention.joins_s(decoding, self.speed.tpot.at(seen.prompt_tokens, now))
+        joins_s = 0.0
+        if others > QUIET:
+            may_have_waited = seen.slots is not None and others >= seen.slots
+            if seen.queue_s is None and (seen.prefill_s is not None or may_have_waited):
+                return seen.prefill_s
+            joins_s = self.contention.joins_s(decoding, self.speed.tpot.at(seen.prompt_tokens, now))
         return seen.ttft_s - max(seen.queue_s or 0.0, joins_s) - (seen.load_s or 0.0)
 
     def _learn_decode(self, seen: Observation, now: float) -> tuple[float, float] | None:

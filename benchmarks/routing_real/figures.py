@@ -8,7 +8,7 @@ from statistics import mean, median
 from typing import Any
 
 from benchmarks.routing_real.client import Sent
-from benchmarks.routing_real.phases import Phase
+from benchmarks.routing_real.phases import Phase, without
 
 NEAR = 0.10
 """A choice within this part of the fastest is a right one: the same request repeated varies by 2 to 8 %."""
@@ -53,8 +53,7 @@ def repeated(phase: Phase) -> tuple[Errors | None, Errors | None]:
     for case in phase.cases:
         for sents in case.again.values():
             for i, sent in enumerate(sents):
-                others = [*sents[:i], *sents[i + 1 :]]
-                if others:
+                if others := without(sents, i):
                     totals.append((median(each.total_s for each in others), sent.total_s))
                     firsts.append((median(each.ttft_s for each in others), sent.ttft_s))
     return errors(totals), errors(firsts)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from statistics import median
+from typing import TypeVar
 
 from benchmarks.routing_real.client import Client, Messages, Sent
 from benchmarks.routing_real.shapes import Shape, shapes
@@ -20,6 +21,7 @@ COST_TO_OTHERS = 0.5
 """What the delay of the others counts: the default of ``routing.cost_to_others``."""
 
 Tell = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -52,7 +54,7 @@ class Case:
         choose who had measured each candidate a moment before."""
         found = []
         for i, one in enumerate(self.rounds):
-            others = _medians([each for j, each in enumerate(self.rounds) if j != i])
+            others = _medians(without(self.rounds, i))
             known = {name: cost for name, cost in one.items() if name in others}
             if known:
                 found.append(_regret(min(known, key=known.__getitem__), others))
@@ -122,7 +124,8 @@ async def one_by_one(
                 costs[name] = again.total_s
                 case.again.setdefault(name, []).append(again)
                 case.disturbed |= again.disturbed
-        phase.cases.append(case)
+        if sent.deployment in case.costs:  # else it failed later, which is among the errors
+            phase.cases.append(case)
 
 
 async def at_once(phase: Phase, client: Client, asked: Sequence[Shape], tell: Tell) -> None:
@@ -192,6 +195,11 @@ def _costs(seen: dict[str, tuple[Sent, list[Sent]]]) -> dict[str, float]:
     others = {name: sum(each.total_s for each in beside) for name, (_, beside) in seen.items()}
     least = min(others.values())
     return {name: sent.total_s + COST_TO_OTHERS * (others[name] - least) for name, (sent, _) in seen.items()}
+
+
+def without(items: Sequence[T], i: int) -> list[T]:
+    """Return all but one."""
+    return [*items[:i], *items[i + 1 :]]
 
 
 def _medians(rounds: Sequence[dict[str, float]]) -> dict[str, float]:

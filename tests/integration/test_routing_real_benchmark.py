@@ -86,6 +86,22 @@ async def test_a_request_that_fails_is_told_and_no_case_is_made_of_it(
     assert len(phase.errors) == 2
 
 
+async def test_a_choice_that_fails_when_it_is_asked_again_is_no_case_and_loses_nothing_else(
+    engines: dict[str, ScriptedEngine], client: Client
+) -> None:
+    phase = Phase("alone")
+
+    def fail_from_the_second_on(what: str) -> None:
+        if what.startswith("the same"):
+            for engine in engines.values():
+                engine.always(status(400))
+
+    await one_by_one(phase, client, shapes(1), NAMES, 1, 2, fail_from_the_second_on)
+    assert len(phase.sent) == 1
+    assert phase.cases == []
+    assert len(phase.errors) == 3
+
+
 async def test_so_many_are_sent_at_once_and_all_are_answered(
     engines: dict[str, ScriptedEngine], client: Client
 ) -> None:
