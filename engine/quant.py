@@ -30,6 +30,8 @@ SAMPLE_WEIGHTS = 8_000_000
 """Weights that a measurement goes through before it comes to the same again: caches help it no more than a model."""
 MOST_COPIES = 16
 """Of small weights."""
+HOPELESS_S = 2.0
+"""A way whose next pass would take longer is none: oneDNN has products that are written out for no CPU."""
 CLEARLY = 1.25
 """How much faster other ways have to be than a precision's own."""
 
@@ -176,7 +178,10 @@ def _ways(name: Name, device: torch.device, group: int) -> tuple[list[Way], list
 
 
 def _measure(name: Name, way: Way, shapes: Listed[tuple[int, int]], group: int) -> list[float] | None:
-    """Seconds that one linear of each shape takes together, for each of ``ROWS``; None where the way does not work."""
+    """Seconds that one linear of each shape takes together, for each of ``ROWS``; None where the way does not work.
+
+    Nor does one that is hopelessly slow.
+    """
     scheme = Scheme(name, (way,) * len(ROWS), group)
     total = sum(outputs * inputs for outputs, inputs in shapes)
     copies = min(ceil(SAMPLE_WEIGHTS / total), MOST_COPIES)
@@ -187,7 +192,12 @@ def _measure(name: Name, way: Way, shapes: Listed[tuple[int, int]], group: int) 
             count = outputs if total < SAMPLE_WEIGHTS else 64 * ceil(outputs * SAMPLE_WEIGHTS / total / 64)
             weight = scheme.hold(torch.randn(count, inputs, dtype=torch.bfloat16).float())
             held += [(inputs, way.hold(weight)) for _ in range(copies)]
-        return [_seconds(held, rows, way.dtype) / copies for rows in ROWS]
+        taken: list[float] = []
+        for before, rows in zip((0, *ROWS), ROWS, strict=False):
+            if before and taken[-1] * rows / before > HOPELESS_S:
+                return None
+            taken.append(_seconds(held, rows, way.dtype))
+        return [seconds / copies for seconds in taken]
     except RuntimeError:
         return None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache
 from math import frexp
 
 import torch
@@ -102,7 +103,8 @@ class Int8Weights(Way):
 class Int8Products(Way):
     """int8 products, by oneDNN, of two rows for each: the second has what rounding took from the first.
 
-    One alone loses too much, since a few activations are far greater than the others of their row.
+    One alone loses too much, since a few activations are far greater than the others of their row. Activations go
+    without a sign, around a zero in the middle: with one, oneDNN has nothing fast but where a CPU has AMX.
     """
 
     def __init__(self) -> None:
@@ -110,21 +112,39 @@ class Int8Products(Way):
 
     def hold(self, weight: Weight) -> Run:
         channels = _channels(weight)
-        packed = torch.ops.onednn.qlinear_prepack(channels.numbers, None)
-        zeros = torch.zeros(len(channels.scales), dtype=torch.int32)
-        multiply = torch.ops.onednn.qlinear_pointwise
+        levels = _levels()
+        multiply = _products(channels.numbers, channels.scales / levels, levels + 1)
+
+        middle = torch.tensor(levels + 1.5)  # what is cut off to whole numbers is rounded by the half
 
         def run(x: Tensor) -> Tensor:
-            scales = _largest(x).div_(127)
-            scaled = x / scales
-            first = scaled.round()
-            numbers = torch.cat((first, scaled.sub_(first).mul_(254).round_())).to(torch.int8)
-            result: Tensor = multiply(
-                numbers, 1.0, 0, packed, channels.scales, zeros, None, 1.0, 0, torch.float32, "none", [], ""
-            )
-            return result[: len(x)].add_(result[len(x) :], alpha=1 / 254).mul_(scales)
+            count = len(x)
+            greatest = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())
+            scaled = torch.addcmul(middle, x, levels / greatest)
+            numbers = torch.empty((2 * count, x.shape[1]), dtype=torch.uint8)
+            first, second = numbers[:count], numbers[count:]
+            first.copy_(scaled)
+            second.copy_(scaled.sub_(first).mul_(2 * levels).add_(1.5))
+            result = multiply(numbers)
+            return result[:count].add_(result[count:], alpha=1 / (2 * levels)).mul_(greatest)
 
         return run
+
+
+def _products(weights: Tensor, scales: Tensor, zero: int) -> Run:
+    """What multiplies uint8 rows [M, K], less ``zero``, by int8 ``weights`` [N, K] with ``scales`` [N]."""
+    packed = torch.ops.onednn.qlinear_prepack(weights, None)
+    zeros = torch.zeros(len(scales), dtype=torch.int32)
+    multiply = torch.ops.onednn.qlinear_pointwise
+    return lambda rows: multiply(rows, 1.0, zero, packed, scales, zeros, None, 1.0, 0, torch.float32, "none", [], "")
+
+
+@cache
+def _levels() -> int:
+    """How far from their zero ``_products`` may have its rows: a CPU without VNNI sums pairs of products in 16 bits."""
+    multiply = _products(torch.full((64, 64), 127, dtype=torch.int8), torch.ones(64), 128)
+    exact = multiply(torch.full((2, 64), 255, dtype=torch.uint8)) == 64 * 127 * 127
+    return 127 if bool(exact.all()) else 63
 
 
 class Int4Weights(Way):
@@ -161,11 +181,6 @@ class Float8(Way):
             return torch._scaled_mm(own, numbers.t(), factors[:, None], scales[None], out_dtype=torch.bfloat16)
 
         return run
-
-
-def _largest(x: Tensor) -> Tensor:
-    """The greatest absolute number of each row; without a copy of ``x``."""
-    return torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())
 
 
 def _channels(weight: Weight) -> Channels:

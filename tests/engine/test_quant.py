@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -15,9 +19,9 @@ from torch import Tensor
 
 from engine import quant
 from engine.errors import UnsupportedModel
-from engine.packed import Channels, Grouped, compress, concatenate, restore, to_int4, to_int8
+from engine.packed import Channels, Grouped, Weight, compress, concatenate, restore, to_int4, to_int8
 from engine.quant import Name, Scheme, choose, linear, plain
-from engine.ways import Half, Int4Weights, Unpacked, Way
+from engine.ways import Half, Int4Weights, Run, Unpacked, Way
 
 CPU = torch.device("cpu")
 ROWS = (1, 5, 40, 130)
@@ -210,6 +214,31 @@ def test_others_ways_are_chosen_where_they_are_clearly_faster_and_memory_has_roo
     assert chosen.bytes_per_weight == takes
     assert all(name in chosen.describe() for name in ways)
     assert chosen.dtype == chosen.ways[0].dtype
+
+
+def test_a_way_that_is_hopelessly_slow_is_given_up_before_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow(Way):
+        def hold(self, weight: Weight) -> Run:
+            def run(x: Tensor) -> Tensor:
+                seen.append(len(x))
+                return x
+
+            return run
+
+    seen: list[int] = []
+    monkeypatch.setattr(time, "perf_counter", lambda: 0.01 * sum(seen))  # 10 ms a row and linear
+    monkeypatch.setattr(quant, "MOST_COPIES", 8)
+    assert quant._measure("bf16", Slow("slow", torch.bfloat16, 2), [(96, 64)], 32) is None
+    assert set(seen) == {1, 8}
+
+
+def test_int8_products_are_right_where_a_cpu_sums_them_in_16_bits() -> None:
+    narrow = {**os.environ, "ONEDNN_MAX_CPU_ISA": "AVX2"}
+    tests = [__file__, "-k", "int8 and products and not 16_bits", "-p", "no:cacheprovider"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *tests], env=narrow, capture_output=True, text=True, timeout=120
+    )
+    assert not ended.returncode, ended.stdout
 
 
 def test_a_measurement_on_this_machine_finds_ways_that_work() -> None:
