@@ -26,6 +26,11 @@ class Channels:
     numbers: Tensor
     scales: Tensor
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """[N, K]."""
+        return self.numbers.shape[0], self.numbers.shape[1]
+
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """The weights [N, K]."""
         pairs = _outputs(self.numbers, self.scales[:, None])

@@ -100,7 +100,7 @@ class Linear:
 
 def _held(way: Way, weight: Weight, scheme: Scheme) -> tuple[Run, torch.dtype]:
     """A way with its weight; where it cannot take that, one that takes all, which ``scheme`` remembers."""
-    shape = weight.numbers.shape if isinstance(weight, Channels) else weight.shape
+    shape = weight.shape
     device = weight.device if isinstance(weight, Tensor) else weight.numbers.device
     try:
         run = way.hold(weight)
@@ -136,7 +136,8 @@ def choose(
     own, others = _ways(name, device, group)
     if len(own + others) == 1:
         return Scheme(name, (own[0],) * len(ROWS), group)
-    times = {way: found for way in own + others if (found := _measure(name, way, shapes, group))}
+    samples = _samples(Scheme(name, (own[0],) * len(ROWS), group), shapes)
+    times = {way: found for way in own + others if (found := _measure(way, samples))}
     best = [min(found[index] for found in times.values()) for index in range(len(ROWS))]
     sets = [kept for count in (2, 1) for kept in combinations(times, count)]
     choices = []
@@ -177,29 +178,34 @@ def _ways(name: Name, device: torch.device, group: int) -> tuple[list[Way], list
     return [Int4Weights(0.5 + 4 / group)], [Unpacked(torch.bfloat16, grouped), half, wide]
 
 
-def _measure(name: Name, way: Way, shapes: Listed[tuple[int, int]], group: int) -> list[float] | None:
-    """Seconds that one linear of each shape takes together, for each of ``ROWS``; None where the way does not work.
+def _samples(scheme: Scheme, shapes: Listed[tuple[int, int]]) -> list[Weight]:
+    """Random weights of ``shapes``, as many of each; no two lie in the same memory."""
+    total = sum(outputs * inputs for outputs, inputs in shapes)
+    # Some of the outputs tell as much of a large model.
+    part = min(SAMPLE_WEIGHTS / total, 1)
+    counts = [outputs if part == 1 else 64 * ceil(outputs * part / 64) for outputs, _ in shapes]
+    return [
+        scheme.hold(torch.randn(count, inputs, dtype=torch.bfloat16).float())
+        for _ in range(min(ceil(SAMPLE_WEIGHTS / total), MOST_COPIES))
+        for count, (_, inputs) in zip(counts, shapes, strict=True)
+    ]
+
+
+def _measure(way: Way, samples: Listed[Weight]) -> list[float] | None:
+    """Seconds that the samples take together, for each of ``ROWS``; None where the way does not work.
 
     Nor does one that is hopelessly slow.
     """
-    scheme = Scheme(name, (way,) * len(ROWS), group)
-    total = sum(outputs * inputs for outputs, inputs in shapes)
-    copies = min(ceil(SAMPLE_WEIGHTS / total), MOST_COPIES)
-    held: list[tuple[int, Run]] = []
     try:
-        for outputs, inputs in shapes:
-            # Some of the outputs tell as much of a large model.
-            count = outputs if total < SAMPLE_WEIGHTS else 64 * ceil(outputs * SAMPLE_WEIGHTS / total / 64)
-            weight = scheme.hold(torch.randn(count, inputs, dtype=torch.bfloat16).float())
-            held += [(inputs, way.hold(weight)) for _ in range(copies)]
+        held = [(sample.shape[1], way.hold(sample)) for sample in samples]
         taken: list[float] = []
         for before, rows in zip((0, *ROWS), ROWS, strict=False):
             if before and taken[-1] * rows / before > HOPELESS_S:
                 return None
             taken.append(_seconds(held, rows, way.dtype))
-        return [seconds / copies for seconds in taken]
     except RuntimeError:
         return None
+    return taken
 
 
 def _seconds(held: Listed[tuple[int, Run]], rows: int, dtype: torch.dtype) -> float:

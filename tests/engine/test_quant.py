@@ -21,7 +21,7 @@ from engine import quant
 from engine.errors import UnsupportedModel
 from engine.packed import Channels, Grouped, Weight, compress, concatenate, restore, to_int4, to_int8
 from engine.quant import Name, Scheme, choose, linear, plain
-from engine.ways import Half, Int4Weights, Run, Unpacked, Way
+from engine.ways import Half, Int4Weights, Int8Weights, Run, Unpacked, Way
 
 CPU = torch.device("cpu")
 ROWS = (1, 5, 40, 130)
@@ -182,7 +182,7 @@ def test_packed_int4_stays_the_same_numbers_and_becomes_plain_for_other_schemes(
 
 
 def _times(monkeypatch: pytest.MonkeyPatch, times: dict[str, list[float]]) -> None:
-    def measured(name: str, way: Way, *_: Any) -> list[float] | None:
+    def measured(way: Way, *_: Any) -> list[float] | None:
         return times.get(way.name)
 
     monkeypatch.setattr(quant, "_measure", measured)
@@ -227,9 +227,20 @@ def test_a_way_that_is_hopelessly_slow_is_given_up_before_many_rows(monkeypatch:
 
     seen: list[int] = []
     monkeypatch.setattr(time, "perf_counter", lambda: 0.01 * sum(seen))  # 10 ms a row and linear
-    monkeypatch.setattr(quant, "MOST_COPIES", 8)
-    assert quant._measure("bf16", Slow("slow", torch.bfloat16, 2), [(96, 64)], 32) is None
+    assert quant._measure(Slow("slow", torch.bfloat16, 2), [weight()] * 8) is None
     assert set(seen) == {1, 8}
+
+
+def test_a_measurement_goes_through_as_much_memory_as_a_models_weights() -> None:
+    shapes = [(960, 576), (64, 1536)]
+    samples = quant._samples(only("int8", Int8Weights()), shapes)
+    assert [sample.shape for sample in samples[:2]] == shapes
+    numbers = [sample.numbers for sample in samples if isinstance(sample, Channels)]
+    assert sum(each.numel() for each in numbers) >= quant.SAMPLE_WEIGHTS
+    assert len({each.data_ptr() for each in numbers}) == len(samples)
+    (large,) = quant._samples(only("bf16", Half()), [(100_000, 576)])
+    assert isinstance(large, Tensor)
+    assert quant.SAMPLE_WEIGHTS <= large.numel() < 1.01 * quant.SAMPLE_WEIGHTS
 
 
 def test_int8_products_are_right_where_a_cpu_sums_them_in_16_bits() -> None:
