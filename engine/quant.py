@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.packed import GROUP, Channels, Grouped, Weight, to_int4, to_int8
+from engine.packed import GROUP, Grouped, Weight, to_int4, to_int8
 from engine.ways import Dense, Float8, Half, Int4Weights, Int8Products, Int8Weights, Run, Unpacked, Way
 
 Name = Literal["fp32", "bf16", "fp16", "int8", "int4", "fp8"]

@@ -23,6 +23,7 @@ from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from engine import answers, protocol
+from engine.courier import Courier
 from engine.engine import Engine
 from engine.errors import EngineError, EngineStopped, InvalidRequest, Loading, UnknownModel
 from engine.events import Done, Event, Failed
@@ -62,6 +63,7 @@ class Service:
     served: Served | None = None
     failure: EngineError | None = None
     metrics: Metrics = field(default_factory=Metrics)
+    courier: Courier = field(default_factory=Courier)
     numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def ready(self) -> Served:
@@ -274,7 +276,7 @@ class _Work:
         self._engine.cancel(self._sequences[index].id)
 
     def _listen(self, index: int, event: Event) -> None:
-        self._loop.call_soon_threadsafe(self._told.put_nowait, (index, event))
+        self._service.courier.carry(self._loop, self._told, (index, event))
 
     def _end(self) -> None:
         self._leaving.cancel()
