@@ -181,7 +181,10 @@ class Predictor:
         next_s = 0.0
         if usual is not NO_COMPANY:
             after_s, next_s = _of_the_next(contention, usual, deployment.slots, prefill_s, decode_s)
-            lost_s += after_s
+            if after_s > 0.0:
+                # Just after the load has changed, those who are there say more of who will come: at least as many.
+                there = later + beside.decoding + beside.prefilling
+                lost_s += after_s * max(1.0, there / (usual.decoding + usual.prefilling))
         if beside is not NOBODY:
             ahead += beside.decoding + beside.prefilling
         if ahead > company:

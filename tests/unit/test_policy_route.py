@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleets import deployment, fleet, samples
+import pytest
+from fleets import NOW, deployment, fleet, samples
 
 from policies.deadline import misses_deadline
 from policies.ledger import Ledger
@@ -13,6 +14,7 @@ from policies.route import route
 from policies.types import (
     Capability,
     Decision,
+    Deployment,
     Hardware,
     Health,
     LoadView,
@@ -297,6 +299,24 @@ def test_the_usual_company_sends_a_request_to_where_many_can_be_served() -> None
     assert ids(route(ASK, view))[0] == "quick"
     crowd = {"quick": Usual(2.0, 1.0), "wide": Usual(2.0, 1.0)}
     assert ids(route(ASK, replace(view, usual=crowd)))[0] == "wide"
+
+
+def test_at_least_as_many_as_are_there_are_taken_to_come_later() -> None:
+    one, two = deployment("one"), deployment("two", slots=2)
+    view = fleet({one: (1000.0, 100.0), two: (1000.0, 100.0)}, pairs=[PairSample("same", "prefilling", 1.0, 5.0)])
+
+    def later_s(which: Deployment, there: int) -> float:
+        load = LoadView(inflight=there)
+        company = view.predictor.estimate(ASK, which, load, NOW, usual=Usual(0.75, 0.25))
+        nobody = view.predictor.estimate(ASK, which, load, NOW)
+        assert company is not None
+        assert nobody is not None
+        return company.total_s - nobody.total_s
+
+    alone_s = later_s(one, 0)
+    assert alone_s > 0.0
+    assert [later_s(one, there) / alone_s for there in (1, 3)] == pytest.approx([1.0, 3.0])
+    assert later_s(two, 5) == pytest.approx(later_s(two, 0))  # one runs beside it, four wait
 
 
 def test_a_conversation_moves_when_its_further_turns_will_repay_the_reading() -> None:
