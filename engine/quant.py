@@ -100,15 +100,14 @@ class Linear:
 
 def _held(way: Way, weight: Weight, scheme: Scheme) -> tuple[Run, torch.dtype]:
     """A way with its weight; where it cannot take that, one that takes all, which ``scheme`` remembers."""
-    shape = weight.shape
     device = weight.device if isinstance(weight, Tensor) else weight.numbers.device
     try:
         run = way.hold(weight)
-        run(torch.zeros(2, shape[1], dtype=way.dtype, device=device))
+        run(torch.zeros(2, weight.shape[1], dtype=way.dtype, device=device))
     except RuntimeError:
         dtype = torch.float32 if device.type == "cpu" else way.dtype
         other = Dense(dtype) if isinstance(weight, Tensor) else Unpacked(dtype, scheme.bytes_per_weight)
-        scheme.replaced.setdefault((way.name, other.name), set()).add((shape[0], shape[1]))
+        scheme.replaced.setdefault((way.name, other.name), set()).add((weight.shape[0], weight.shape[1]))
         return other.hold(weight), dtype
     return run, way.dtype
 

@@ -114,8 +114,7 @@ class Int8Products(Way):
         channels = _channels(weight)
         levels = _levels()
         multiply = _products(channels.numbers, channels.scales / levels, levels + 1)
-
-        middle = torch.tensor(levels + 1.5)  # what is cut off to whole numbers is rounded by the half
+        middle = torch.tensor(levels + 1.5)  # numbers are cut off to whole ones: the half rounds them
 
         def run(x: Tensor) -> Tensor:
             count = len(x)
