@@ -133,10 +133,13 @@ def choose(
     ``UnsupportedModel`` where the machine has no such precision.
     """
     own, others = _ways(name, device, group)
+    first = Scheme(name, (own[0],) * len(ROWS), group)
     if len(own + others) == 1:
-        return Scheme(name, (own[0],) * len(ROWS), group)
-    samples = _samples(Scheme(name, (own[0],) * len(ROWS), group), shapes)
+        return first
+    samples = _samples(first, shapes)
     times = {way: found for way in own + others if (found := _measure(way, samples))}
+    if not times:
+        return first
     best = [min(found[index] for found in times.values()) for index in range(len(ROWS))]
     sets = [kept for count in (2, 1) for kept in combinations(times, count)]
     choices = []

@@ -178,15 +178,14 @@ class Predictor:
             queue_s = (owed_prefill_s + owed_decode_s) * batch / deployment.slots * (ahead - later) / max(ahead, 1.0)
             own = within(own, later)
         first_s, lost_s, others_s = contention.effects(own, later, beside, queue_s, prefill_s, decode_s, joins_s)
+        elsewhere = beside.decoding + beside.prefilling
         next_s = 0.0
         if usual is not NO_COMPANY:
             after_s, next_s = _of_the_next(contention, usual, deployment.slots, prefill_s, decode_s)
             if after_s > 0.0:
                 # Just after the load has changed, those who are there say more of who will come: at least as many.
-                there = later + beside.decoding + beside.prefilling
-                lost_s += after_s * max(1.0, there / (usual.decoding + usual.prefilling))
-        if beside is not NOBODY:
-            ahead += beside.decoding + beside.prefilling
+                lost_s += after_s * max(1.0, (later + elsewhere) / (usual.decoding + usual.prefilling))
+        ahead += elsewhere
         if ahead > company:
             company = ahead
         spread = profile.intervals.half_width(company)

@@ -216,6 +216,12 @@ def test_others_ways_are_chosen_where_they_are_clearly_faster_and_memory_has_roo
     assert chosen.dtype == chosen.ways[0].dtype
 
 
+def test_where_all_ways_are_hopelessly_slow_the_precisions_own_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    _times(monkeypatch, {})
+    chosen = choose("int8", [(96, 64)], CPU)
+    assert {way.name for way in chosen.ways} == {"int8 weights"}
+
+
 def test_a_way_that_is_hopelessly_slow_is_given_up_before_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Way):
         def hold(self, weight: Weight) -> Run:
