@@ -92,6 +92,7 @@ async def measure_quickly(
                 cell.failed = _cause(error)
                 plan.failed(length)
                 continue
+            probe.calibrate(run)
             cell.add(run, memory())
             plan.ran(length, run.total_s)
             done += 1
