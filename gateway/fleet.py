@@ -211,6 +211,7 @@ class Fleet:
             stream=incoming.stream,
             needs=incoming.needs,
             prefix=incoming.prefix,
+            messages=incoming.messages,
             scope=wishes.caller,
             objective=wishes.objective or (settings and settings.objective) or self._routing.objective,
             pinned=wishes.pinned,

@@ -40,7 +40,8 @@ _parts = msgspec.json.Decoder(list[_Part])
 
 @value
 class Incoming:
-    """What was read of a request. ``text_bytes`` is the length of its text, ``images`` the number of its images."""
+    """What was read of a request. ``text_bytes`` is the length of its text, ``images`` the number of its images;
+    for ``prefix`` and ``messages`` see ``RequestFacts``."""
 
     operation: Operation
     body: Body
@@ -52,6 +53,7 @@ class Incoming:
     images: int
     needs: frozenset[Capability]
     prefix: tuple[int, ...]
+    messages: tuple[int, ...]
     user: str
 
     def call_to(
@@ -92,7 +94,7 @@ def _read(operation: Operation, body: Body) -> Incoming:
     stream = bool(body.get("stream", bool)) and operation is not Operation.EMBEDDINGS
     options = body.get("stream_options", _StreamOptions) if "stream_options" in body else None
     needs = {operation.capability}
-    text_bytes, images = _prompt(operation, body, needs)
+    text_bytes, images, messages = _prompt(operation, body, needs)
     if operation is not Operation.EMBEDDINGS:
         _read_needs(operation, body, needs)
     return Incoming(
@@ -106,6 +108,7 @@ def _read(operation: Operation, body: Body) -> Incoming:
         images=images,
         needs=frozenset(needs),
         prefix=_prefix_blocks(body.fields[PROMPT_FIELD[operation]]),
+        messages=messages,
         user=body.get("user", str) or "" if "user" in body else "",
     )
 
@@ -121,7 +124,8 @@ def _max_output(body: Body) -> int | None:
     return None
 
 
-def _prompt(operation: Operation, body: Body, needs: set[Capability]) -> tuple[int, int]:
+def _prompt(operation: Operation, body: Body, needs: set[Capability]) -> tuple[int, int, tuple[int, ...]]:
+    """Return the bytes of text, the number of images, and the hashes of the conversation up to each message's end."""
     field = PROMPT_FIELD[operation]
     raw = body.fields.get(field)
     if raw is None:
@@ -129,20 +133,23 @@ def _prompt(operation: Operation, body: Body, needs: set[Capability]) -> tuple[i
     if operation is not Operation.CHAT:
         if bytes(memoryview(raw)[:1]) not in (b'"', b"["):
             raise BodyError(f"'{field}' has to be a string or an array", param=field)
-        return len(raw), 0
+        return len(raw), 0, ()
     return _chat_prompt(raw, needs)
 
 
-def _chat_prompt(raw: msgspec.Raw | bytes, needs: set[Capability]) -> tuple[int, int]:
+def _chat_prompt(raw: msgspec.Raw | bytes, needs: set[Capability]) -> tuple[int, int, tuple[int, ...]]:
     try:
         messages = _messages.decode(raw)
     except msgspec.ValidationError as error:
         raise BodyError(f"'messages': {error}", param="messages") from None
     if not messages:
         raise BodyError("'messages' has to have at least one message", param="messages")
-    text_bytes = images = 0
+    text_bytes = images = chain = 0
+    ends = []
     for index, message in enumerate(messages):
         content = message.content
+        chain = hash((chain, message.role, bytes(content)))
+        ends.append(chain)
         if bytes(memoryview(content)[:1]) != b"[":
             text_bytes += len(content) + 8
             continue
@@ -157,7 +164,7 @@ def _chat_prompt(raw: msgspec.Raw | bytes, needs: set[Capability]) -> tuple[int,
             elif part.type == "input_audio":
                 needs.add(Capability.AUDIO)
             text_bytes += len(part.text)
-    return text_bytes, images
+    return text_bytes, images, tuple(ends)
 
 
 def _read_needs(operation: Operation, body: Body, needs: set[Capability]) -> None:

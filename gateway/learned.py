@@ -15,7 +15,7 @@ from policies.predict import Predictor
 from policies.prefix import PrefixMemory
 from policies.tokens import OutputLength, TokenRatio
 from policies.turns import Turns
-from policies.types import BatchSample, Deployment, Observation, Operation, PairSample, SpeedSample
+from policies.types import BatchSample, Deployment, Observation, Operation, PairSample, RequestFacts, SpeedSample
 
 if TYPE_CHECKING:
     from gateway.attempt import Attempt
@@ -154,6 +154,12 @@ class Learned:
             known = self._blocks[model] = max(1, two - one)
         return known
 
+    def holders(self, facts: RequestFacts, prompt_tokens: int) -> dict[str, int]:
+        """Return how many leading tokens of a prompt of ``prompt_tokens`` deployments probably hold, of those that hold
+        any."""
+        block = self.block_tokens(facts.model)
+        return self.prefixes.holders(facts.prefix, block, prompt_tokens, messages=facts.messages)
+
     def from_answer(self, attempt: Attempt) -> None:
         """Learn from an answer that came whole: always what the engine's cache holds now, the rest in measure."""
         outcome, deployment = attempt.outcome, attempt.candidate.deployment
@@ -182,16 +188,21 @@ class Learned:
         if outcome.output_tokens:
             cut = outcome.finish_reason == "length"
             self.output.learn(facts.model, facts.scope, outcome.output_tokens, was_cut=cut)
-        block = self.block_tokens(facts.model)
-        held = max(self.prefixes.holders(facts.prefix, block, prompt_tokens).values(), default=0)
+        held = max(self.holders(facts, prompt_tokens).values(), default=0)
         self.turns.learn(facts.model, facts.scope, continues=2 * held > prompt_tokens)
 
     def _remember_prefix(self, attempt: Attempt, outcome: Outcome) -> None:
         facts, deployment = attempt.exchange.facts, attempt.candidate.deployment
         capacity = (deployment.context or 0) * (deployment.slots or 1) or None
-        whole = (outcome.prompt_tokens or 0) + (outcome.output_tokens or 0)
-        block = self.block_tokens(facts.model)
-        self.prefixes.remember(deployment.id, facts.prefix, block, capacity, whole_tokens=whole)
+        self.prefixes.remember(
+            deployment.id,
+            facts.prefix,
+            self.block_tokens(facts.model),
+            capacity,
+            messages=facts.messages,
+            prompt_tokens=outcome.prompt_tokens or 0,
+            output_tokens=outcome.output_tokens or 0,
+        )
 
     def from_probe(self, deployment: Deployment, run: Run, now: float) -> None:
         """Learn from a short request of our own that nothing else ran beside."""

@@ -38,9 +38,8 @@ class Loads:
     def views(self, facts: RequestFacts, now: float) -> dict[str, LoadView]:
         """Return the loads of those that are not plainly idle; a decision takes all others to be."""
         held: dict[str, int] = {}
-        if facts.prefix:
-            block = self._learned.block_tokens(facts.model)
-            held = self._learned.prefixes.holders(facts.prefix, block, facts.prompt_tokens)
+        if facts.prefix or facts.messages:
+            held = self._learned.holders(facts, facts.prompt_tokens)
         if self._busy_until:
             self._busy_until = {id_: until for id_, until in self._busy_until.items() if until > now}
         ids = {*self._ledger.busy, *self._breakers.tripped, *self._busy_until, *self._lingering.ids, *held}

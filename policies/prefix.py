@@ -1,26 +1,30 @@
-"""Which leading blocks of prompts each deployment probably still has in its prefix cache."""
+"""Which beginnings of prompts each deployment probably still has in its prefix cache."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-_MOST_BLOCKS = 8192
+_MOST_HASHES = 8192
 _START_CAPACITY_TOKENS = 32768
+_RECENT_MESSAGES = 8
+"""So far back the end of an answer is looked for: where a conversation went on elsewhere meanwhile, blocks tell."""
+_BLOCK = 0, 0
 
 
 class PrefixMemory:
-    """Block hashes per deployment, forgotten as its cache would forget them: the least recently used first.
+    """What prompts began with, per deployment, forgotten as its cache would forget it: the least recently used first.
 
-    Each hash stands for its block and all before it, so that a hash that is known means that the prefix up to there was
-    sent. With a prompt's last block stands what the engine held once it was answered, since a conversation goes on from
-    there. A prompt's later blocks are forgotten before its earlier ones. Bounded by the engine's own capacity and by
-    8,192 blocks (about half a million tokens) per deployment; ``keep`` drops deployments.
+    A block's hash stands for its block and all before it, so that a known one means that the prefix up to there was
+    sent; a message's stands for the whole conversation up to its end. With the last message of a prompt goes what the
+    engine held once it was answered, since a conversation goes on from there. A prompt's end is forgotten before its
+    beginning. Bounded by the engine's own capacity and by 8,192 hashes (about half a million tokens) per deployment;
+    ``keep`` drops deployments.
     """
 
     def __init__(self) -> None:
-        self._blocks: dict[str, OrderedDict[int, int]] = {}
-        """By deployment and block: the tokens of a prompt that ended there and of its answer, 0 when none did."""
+        self._known: dict[str, OrderedDict[int, tuple[int, int]]] = {}
+        """By deployment and hash: the tokens of the prompt that ended there, and of its answer; none of a block."""
 
     def remember(
         self,
@@ -29,51 +33,77 @@ class PrefixMemory:
         block_tokens: int,
         capacity_tokens: int | None = None,
         *,
-        whole_tokens: int = 0,
+        messages: Sequence[int] = (),
+        prompt_tokens: int = 0,
+        output_tokens: int = 0,
     ) -> None:
-        """A prompt was sent and answered: ``whole_tokens`` are both together, if known. ``capacity_tokens`` is what
-        the engine's cache holds, context × slots, if known."""
-        if not prefix:
+        """A prompt was sent and answered, with so many tokens, if known. ``capacity_tokens`` is what the engine's cache
+        holds, context × slots, if known."""
+        if not prefix and not messages:
             return
-        blocks = self._blocks.setdefault(deployment_id, OrderedDict())
+        known = self._known.setdefault(deployment_id, OrderedDict())
+        if messages:
+            known[messages[-1]] = prompt_tokens, output_tokens
+            known.move_to_end(messages[-1])
         for block in reversed(prefix):
-            blocks.setdefault(block, 0)
-            blocks.move_to_end(block)
-        blocks[prefix[-1]] = whole_tokens
-        most = min(_MOST_BLOCKS, max(1, (capacity_tokens or _START_CAPACITY_TOKENS) // max(1, block_tokens)))
-        while len(blocks) > most:
-            blocks.popitem(last=False)
+            known[block] = _BLOCK
+            known.move_to_end(block)
+        most = min(_MOST_HASHES, max(1, (capacity_tokens or _START_CAPACITY_TOKENS) // max(1, block_tokens)))
+        while len(known) > most:
+            known.popitem(last=False)
 
     def cached_tokens(
-        self, deployment_id: str, prefix: Sequence[int], block_tokens: int, prompt_tokens: int = 0
+        self,
+        deployment_id: str,
+        prefix: Sequence[int],
+        block_tokens: int,
+        prompt_tokens: int = 0,
+        *,
+        messages: Sequence[int] = (),
     ) -> int:
-        """Return how many leading tokens of a prompt the deployment probably holds.
+        """Return how many leading tokens of a prompt of ``prompt_tokens`` the deployment probably holds."""
+        known = self._known.get(deployment_id)
+        return _held(known, prefix, block_tokens, prompt_tokens, messages) if known else 0
 
-        A prompt that goes beyond the end of one that was answered, with ``prompt_tokens`` for question and answer and
-        more, continues it.
-        """
-        blocks = self._blocks.get(deployment_id)
-        if not blocks or not prefix or prefix[0] not in blocks:
-            return 0
-        known, unknown = 0, len(prefix)
-        while unknown - known > 1:
-            middle = (known + unknown) // 2
-            if prefix[middle] in blocks:
-                known = middle
-            else:
-                unknown = middle
-        whole = blocks[prefix[known]]
-        return max(whole if whole < prompt_tokens else 0, (known + 1) * block_tokens)
-
-    def holders(self, prefix: Sequence[int], block_tokens: int, prompt_tokens: int = 0) -> dict[str, int]:
+    def holders(
+        self, prefix: Sequence[int], block_tokens: int, prompt_tokens: int = 0, *, messages: Sequence[int] = ()
+    ) -> dict[str, int]:
         """Return the leading tokens of a prompt that deployments probably hold, of those that hold any."""
-        if not prefix:
+        if not prefix and not messages:
             return {}
-        first = prefix[0]
-        holding = [id_ for id_, blocks in self._blocks.items() if first in blocks]
-        return {id_: self.cached_tokens(id_, prefix, block_tokens, prompt_tokens) for id_ in holding}
+        return {
+            id_: held
+            for id_, known in self._known.items()
+            if (held := _held(known, prefix, block_tokens, prompt_tokens, messages))
+        }
 
     def keep(self, deployment_ids: Collection[str]) -> None:
         """All other deployments were stopped, unloaded or removed: their caches are empty."""
-        for gone in self._blocks.keys() - set(deployment_ids):
-            del self._blocks[gone]
+        for gone in self._known.keys() - set(deployment_ids):
+            del self._known[gone]
+
+
+def _held(
+    known: Mapping[int, tuple[int, int]],
+    prefix: Sequence[int],
+    block_tokens: int,
+    prompt_tokens: int,
+    messages: Sequence[int],
+) -> int:
+    blocks = 0
+    if prefix and prefix[0] in known:
+        blocks, beyond = 1, len(prefix) + 1
+        while beyond - blocks > 1:
+            middle = (blocks + beyond) // 2
+            if prefix[middle - 1] in known:
+                blocks = middle
+            else:
+                beyond = middle
+    ended = 0
+    for message in reversed(messages[-_RECENT_MESSAGES:]):
+        if end := known.get(message):
+            asked, answered = end
+            # A longer answer does not stand in this prompt whole: that of a model that thinks, without its thoughts.
+            ended = asked + answered if asked + answered < prompt_tokens else asked
+            break
+    return max(ended, blocks * block_tokens)

@@ -174,7 +174,8 @@ class RequestFacts:
 
     ``prompt_tokens`` is the best estimate, ``prompt_tokens_least`` a bound that the true count does not go below (equal
     when ``counted``). ``expected_output`` is what the model will probably write, ``max_output`` what it may.
-    ``prefix`` are hashes of the prompt's leading blocks, longest chain last.
+    ``prefix`` are hashes of the prompt's leading blocks, longest chain last, ``messages`` those of the conversation up
+    to the end of each message.
     """
 
     model: str
@@ -188,6 +189,7 @@ class RequestFacts:
     stream: bool = False
     needs: frozenset[Capability] = frozenset()
     prefix: tuple[int, ...] = ()
+    messages: tuple[int, ...] = ()
     scope: str = ""
     objective: Objective = Objective.LATENCY
     pinned: str = ""

@@ -15,6 +15,9 @@ from engines.signals import Gate
 from fleets import samples
 from gateways import LIMIT_S, Gateway, chat_body, engine_at
 
+from gateway.incoming import read_request
+from policies.types import Operation
+
 Scripted = Callable[..., ScriptedEngine]
 Start = Callable[..., Gateway]
 
@@ -321,6 +324,28 @@ async def test_a_repeated_prompt_teaches_nothing_about_reading_where_the_engine_
             await ask(client, LONG)
     assert new < 0.0, "the first time it was read, and faster than measured"
     assert drift_of_prefill(running) == new
+
+
+async def test_a_short_conversation_is_known_to_go_on_from_the_end_of_its_answer(
+    scripted: Scripted, gateway: Start
+) -> None:
+    engine = scripted(kind="llamacpp")
+    engine.always(chat(["x"] * 20, prompt_tokens=30))
+    running = gateway(engines=[engine_at(idle(engine), "a")])
+    measure(running, a=(100.0, 20.0))
+    said = [{"role": "user", "content": "Who are you?"}]
+    further = [{"role": "assistant", "content": "A model."}, {"role": "user", "content": "And what do you do?"}]
+    async with running.client() as client:
+        await ask(client, messages=said)
+
+    def held(messages: list[dict[str, str]]) -> dict[str, int]:
+        incoming = read_request(Operation.CHAT, json.dumps({"model": "m", "messages": messages}).encode())
+        prefixes = running.house.fleet.learned.prefixes
+        return running.call(lambda: prefixes.holders(incoming.prefix, 64, 70, messages=incoming.messages))
+
+    assert held([*said, *further]) == {"a": 50}
+    assert held([{"role": "user", "content": "Where are you?"}, *further]) == {}
+    assert held([{"role": "system", "content": "Who are you?"}, *further]) == {}
 
 
 # Lesson 16: nobody is left out for ever

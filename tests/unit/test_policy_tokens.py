@@ -150,19 +150,34 @@ def test_a_prompt_that_was_sent_is_held_up_to_the_block_where_another_departs() 
 
 def test_a_conversation_goes_on_from_the_end_of_the_answer() -> None:
     memory = PrefixMemory()
-    memory.remember("a", (1, 2), 64, whole_tokens=190)
-    assert memory.cached_tokens("a", (1, 2, 3, 4), 64, 260) == 190
-    assert memory.holders((1, 2, 3), 64, 260) == {"a": 190}
-    memory.remember("a", (1, 2, 3, 4), 64, whole_tokens=300)
-    assert memory.cached_tokens("a", (1, 2, 3, 4, 5), 64, 400) == 300
-    assert memory.cached_tokens("a", (1, 2, 3, 9), 64, 260) == 192
+    memory.remember("a", (1, 2), 64, messages=(11,), prompt_tokens=150, output_tokens=40)
+    assert memory.cached_tokens("a", (1, 2, 3, 4), 64, 260, messages=(11, 12, 13)) == 190
+    assert memory.holders((1, 2, 3), 64, 260, messages=(11, 12, 13)) == {"a": 190}
+    memory.remember("a", (1, 2, 3, 4), 64, messages=(11, 12, 13), prompt_tokens=260, output_tokens=40)
+    assert memory.cached_tokens("a", (1, 2, 3, 4, 5), 64, 400, messages=(11, 12, 13, 14, 15)) == 300
+    assert memory.cached_tokens("a", (1, 2, 3, 9), 64, 260, messages=(11, 12, 19)) == 192
+
+
+def test_a_conversation_that_is_shorter_than_a_block_is_known_by_its_messages() -> None:
+    memory = PrefixMemory()
+    memory.remember("a", (), 64, messages=(11,), prompt_tokens=30, output_tokens=20)
+    assert memory.holders((), 64, 70, messages=(11, 12, 13)) == {"a": 50}
+    assert memory.holders((), 64, 30, messages=(11,)) == {"a": 30}, "the same again"
+    assert memory.holders((), 64, 70, messages=(10, 12, 13)) == {}
+
+
+def test_what_a_model_thought_does_not_stand_in_the_next_prompt() -> None:
+    memory = PrefixMemory()
+    memory.remember("a", (), 64, messages=(11,), prompt_tokens=30, output_tokens=900)
+    assert memory.cached_tokens("a", (), 64, 70, messages=(11, 12, 13)) == 30
 
 
 def test_another_question_after_the_same_instructions_is_no_continuation() -> None:
     memory = PrefixMemory()
-    memory.remember("a", (1, 2), 64, whole_tokens=190)
-    assert memory.cached_tokens("a", (1, 2), 64, 140) == 128
-    assert memory.cached_tokens("a", (1, 5), 64, 260) == 64
+    memory.remember("a", (1, 2), 64, messages=(10, 11), prompt_tokens=150, output_tokens=40)
+    assert memory.cached_tokens("a", (1, 2), 64, 140, messages=(10, 21)) == 128
+    assert memory.cached_tokens("a", (1, 2, 7, 8, 9), 64, 330, messages=(10, 21)) == 128
+    assert memory.cached_tokens("a", (1, 5), 64, 260, messages=(30,)) == 64
 
 
 def test_what_the_engines_cache_cannot_hold_is_forgotten_the_oldest_first_and_its_end_before_its_head() -> None:
@@ -171,6 +186,14 @@ def test_what_the_engines_cache_cannot_hold_is_forgotten_the_oldest_first_and_it
     memory.remember("a", (10, 11), 64, capacity_tokens=256)
     assert memory.cached_tokens("a", (1, 2, 3), 64) == 128
     assert memory.cached_tokens("a", (10, 11), 64) == 128
+
+
+def test_the_end_of_an_answer_is_forgotten_before_what_it_answers() -> None:
+    memory = PrefixMemory()
+    memory.remember("a", (1, 2), 64, 256, messages=(5,), prompt_tokens=150, output_tokens=40)
+    memory.remember("a", (10, 11), 64, 256, messages=(15,), prompt_tokens=150, output_tokens=40)
+    assert memory.cached_tokens("a", (1, 2, 3), 64, 260, messages=(5, 6, 7)) == 64
+    assert memory.cached_tokens("a", (10, 11), 64, 260, messages=(15, 16, 17)) == 190
 
 
 def test_using_a_prefix_keeps_it() -> None:
