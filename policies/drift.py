@@ -1,17 +1,15 @@
-"""How far a machine's speed has moved away from the measurement, learned from requests that were served."""
+"""How far a speed has moved away from the measurement, learned from requests that were served."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import exp, inf, log
-from typing import Any
 
 OUTLIER = 0.5
 """Log residuals count up to this size, so that one odd request moves a settled prediction by a tenth at most."""
-_WEIGHT = 0.15
-"""Part of each new log residual that is believed: with the buckets' part a fifth, which followed real engines best
-(their speed drifts by minutes)."""
-_SETTLED = 5
+_WEIGHT = 0.065
+"""Part of each new log residual that is believed: with the machine's and the buckets' parts a fifth, which followed
+real engines best (their speed drifts by minutes)."""
+_SETTLED = 15
 """Residuals after which each is believed by that part alone. The first ones (half, a third, …) correct a measurement
 that was made in a bad moment."""
 _FURTHEST = log(8.0)
@@ -23,7 +21,7 @@ class Drift:
     """A factor on a predicted duration.
 
     It fades towards 1, the measurement, with a half-life of 15 minutes, so that a deployment that was slow once is not
-    thought slow for ever. It changes in steps of 15 s. The first use after ``from_dict`` starts the clock again.
+    thought slow for ever. It changes in steps of 15 s. The first use of one that was restored starts the clock again.
     """
 
     __slots__ = ("_at", "_log", "_seen")
@@ -34,9 +32,9 @@ class Drift:
         self._seen = 0
 
     @property
-    def factor_at_rest(self) -> float:
-        """The factor before it fades."""
-        return exp(self._log)
+    def log_at_rest(self) -> float:
+        """The factor's logarithm before it fades."""
+        return self._log
 
     def factor(self, now: float) -> float:
         """Return the factor at a time."""
@@ -58,19 +56,20 @@ class Drift:
     def learn(self, residual: float, now: float) -> float:
         """Take log(actual / predicted), predicted with ``factor(now)``. Returns the part that was believed."""
         self._seen += 1
-        believed = max(_WEIGHT, 1.0 / (1.0 + self._seen)) * residual
+        return self.follow(residual, max(_WEIGHT, 1.0 / (1.0 + self._seen)), now)
+
+    def follow(self, residual: float, weight: float, now: float) -> float:
+        """The same, where ``weight`` is the part that is believed."""
+        believed = weight * residual
         self._log = max(-_FURTHEST, min(_FURTHEST, log(self.factor(now)) + believed))
         self._at = now
         return believed
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values only."""
-        return {"log": self._log}
-
-    @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Drift:
-        """The way back from ``to_dict``. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
-        drift = cls()
-        drift._log = max(-_FURTHEST, min(_FURTHEST, float(plain["log"])))
-        drift._seen = _SETTLED
-        return drift
+    def complement(self, log_factor: float, *, settled: bool) -> Drift:
+        """Return the drift that makes this factor together with this one, as long as neither learns. A ``settled`` one
+        has seen enough to be where it is."""
+        other = Drift()
+        other._log = max(-_FURTHEST, min(_FURTHEST, log_factor - self._log))
+        other._at = self._at
+        other._seen = _SETTLED if settled else 0
+        return other

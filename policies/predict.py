@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any
+from weakref import WeakValueDictionary
 
 from policies.contention import NOBODY, Beside, Contention
 from policies.interval import Coverage
+from policies.machine import Machine
 from policies.profile import Profile
 from policies.types import (
     NO_COMPANY,
@@ -54,6 +56,8 @@ class Predictor:
 
     def __init__(self) -> None:
         self._profiles: OrderedDict[str, Profile] = OrderedDict()
+        self._machines: WeakValueDictionary[frozenset[str], Machine] = WeakValueDictionary()
+        """By devices, for as long as there are profiles of deployments that run there."""
 
     def measured(
         self,
@@ -70,7 +74,11 @@ class Predictor:
         sample has a prefill time.
         """
         pairs, batches = tuple(pairs), tuple(batches)
-        profile = Profile.measured(samples, pairs, hardware or Hardware("local"), batches)
+        hardware = hardware or Hardware("local")
+        machine = Machine()
+        if hardware.devices:
+            machine = self._machines.setdefault(hardware.devices, machine)
+        profile = Profile.measured(samples, pairs, hardware, batches, machine)
         known = self._profiles.get(fingerprint)
         if known is not None and not pairs and not batches:
             profile.contention = known.contention
@@ -103,6 +111,9 @@ class Predictor:
         if profile is not None:
             self._profiles.move_to_end(observation.fingerprint)
             profile.observe(observation, now)
+            for other in self._profiles.values():
+                if other.speed.machine is profile.speed.machine:
+                    other.speed.renew()
 
     def work(self, deployment: Deployment, load: LoadView, now: float, context: int = 0) -> Beside:
         """Return what runs and waits on a deployment: ``NOBODY`` when it is idle.
@@ -222,8 +233,10 @@ class Predictor:
         return None if profile is None else profile.to_dict()
 
     def restore(self, fingerprint: str, plain: Mapping[str, Any]) -> None:
-        """Take back what ``to_dict`` gave. Raises ``KeyError``, ``TypeError`` or ``ValueError`` for anything else."""
-        self._keep(fingerprint, Profile.from_dict(plain))
+        """Take back what ``to_dict`` gave, on the machine of the measurement that is known. Raises ``KeyError``,
+        ``TypeError`` or ``ValueError`` for anything else."""
+        known = self._profiles.get(fingerprint)
+        self._keep(fingerprint, Profile.from_dict(plain, known.speed.machine if known else None))
 
 
 def _work(profile: Profile | None, load: LoadView, now: float, context: int) -> Beside:

@@ -9,6 +9,7 @@ from typing import Any
 
 from policies.contention import KINDS, Contention, starting_factors
 from policies.interval import Intervals
+from policies.machine import Machine
 from policies.speed import SpeedModel
 from policies.types import BatchSample, Hardware, Observation, PairSample, SpeedSample
 
@@ -64,9 +65,10 @@ class Profile:
         pairs: Iterable[PairSample],
         hardware: Hardware,
         batches: Iterable[BatchSample] = (),
+        machine: Machine | None = None,
     ) -> Profile:
         """Begin from a measurement. Raises ``ValueError`` when no sample has a prefill time."""
-        return cls(SpeedModel(samples), Contention.measured(pairs, starting_factors(hardware), batches))
+        return cls(SpeedModel(samples, machine), Contention.measured(pairs, starting_factors(hardware), batches))
 
     @property
     def drifted(self) -> str | None:
@@ -188,9 +190,9 @@ class Profile:
         }
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> Profile:
+    def from_dict(cls, plain: Mapping[str, Any], machine: Machine | None = None) -> Profile:
         """Raises ``KeyError``, ``TypeError`` or ``ValueError`` when ``plain`` did not come from ``to_dict``."""
-        profile = cls(SpeedModel.from_dict(plain["speed"]), Contention.from_dict(plain["contention"]))
+        profile = cls(SpeedModel.from_dict(plain["speed"], machine), Contention.from_dict(plain["contention"]))
         profile.intervals = Intervals.from_dict(plain["intervals"])
         profile.company = float(plain["company"])
         profile.usual_spread = profile.intervals.half_width(profile.company)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from policies.corrected import CorrectedCurve
+from policies.machine import Machine
 from policies.types import SpeedSample
 
 _LEAST_S = 1e-6
@@ -15,18 +16,24 @@ class SpeedModel:
     """Seconds per prompt and per token of one fingerprint, alone on its hardware.
 
     ``prefill`` is the time from a request to its first token over the tokens that no cache holds, ``tpot`` the time per
-    output token over the context: prompt and half of the output.
+    output token over the context: prompt and half of the output. Part of their corrections is the ``machine``'s.
     """
 
-    __slots__ = ("prefill", "samples", "tpot")
+    __slots__ = ("machine", "prefill", "samples", "tpot")
 
-    def __init__(self, samples: Iterable[SpeedSample]) -> None:
+    def __init__(self, samples: Iterable[SpeedSample], machine: Machine | None = None) -> None:
         """Fit a measurement. Raises ``ValueError`` when there is no sample with a prefill time."""
+        self.machine = machine or Machine()
         self.samples = tuple(samples)
         read = [(s.prompt_tokens, s.prefill_s) for s in self.samples if s.prefill_s > 0.0 and s.prompt_tokens > 0]
         written = [(s.prompt_tokens + s.output_tokens / 2, s.tpot_s) for s in self.samples if s.tpot_s > 0.0]
-        self.prefill = CorrectedCurve(read)
-        self.tpot = CorrectedCurve(written or [(0.0, 0.0)], is_rate=True)
+        self.prefill = CorrectedCurve(read, machine=self.machine.prefill)
+        self.tpot = CorrectedCurve(written or [(0.0, 0.0)], is_rate=True, machine=self.machine.tpot)
+
+    def renew(self) -> None:
+        """Another deployment has taught what is known of the machine."""
+        self.prefill.renew()
+        self.tpot.renew()
 
     def prefill_s(self, tokens: int, now: float) -> float:
         """Return the time from the request to its first token, for so many tokens that no cache holds."""
@@ -62,9 +69,10 @@ class SpeedModel:
         }
 
     @classmethod
-    def from_dict(cls, plain: Mapping[str, Any]) -> SpeedModel:
+    def from_dict(cls, plain: Mapping[str, Any], machine: Machine | None = None) -> SpeedModel:
         """Raises ``KeyError``, ``TypeError`` or ``ValueError`` when ``plain`` did not come from ``to_dict``."""
-        model = cls(SpeedSample(int(p), int(o), float(s), float(t)) for p, o, s, t in plain["samples"])
+        samples = (SpeedSample(int(p), int(o), float(s), float(t)) for p, o, s, t in plain["samples"])
+        model = cls(samples, machine)
         model.prefill.restore(plain["prefill"])
         model.tpot.restore(plain["tpot"])
         return model

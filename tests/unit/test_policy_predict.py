@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 from fleets import NOW, deployment, samples
@@ -12,6 +13,7 @@ from policies.predict import Predictor, within
 from policies.types import (
     Deployment,
     Estimate,
+    Hardware,
     Health,
     LoadView,
     Observation,
@@ -203,6 +205,59 @@ def test_a_new_measurement_replaces_the_corrections_of_the_old_one_but_not_the_p
     assert newest is not None
     assert newest.speed.prefill_s(260, NOW) == pytest.approx(1.0)
     assert newest.contention is again.contention
+
+
+def total_s(predictor: Predictor, which: Deployment) -> float:
+    estimate = predictor.estimate(ASK, which, LoadView(), NOW)
+    assert estimate is not None
+    return estimate.total_s
+
+
+def slowed(served: Deployment, *others: Deployment, by: float = 1.5) -> Predictor:
+    """What is known of all of them after one of them served 25 requests in so many times what was measured."""
+    predictor = Predictor()
+    for each in (served, *others):
+        predictor.measured(each.fingerprint, samples(), hardware=each.hardware)
+        assert total_s(predictor, each) == pytest.approx(2.0)
+    for _ in range(25):
+        seen = Observation(served.id, served.fingerprint, 250, 51, ttft_s=by, total_s=2.0 * by, cached_tokens=0)
+        predictor.observe(seen, NOW)
+    return predictor
+
+
+def test_a_deployment_that_slows_says_a_part_of_it_of_all_on_its_machine_and_nothing_of_others() -> None:
+    served, same, elsewhere = deployment("a", host="pc"), deployment("b", host="pc"), deployment("c", host="far")
+    predictor = slowed(served, same, elsewhere)
+    assert total_s(predictor, served) == pytest.approx(3.0, rel=0.02)
+    assert 2.2 < total_s(predictor, same) < 2.7, "more would keep an engine that is slow by itself from being left"
+    assert total_s(predictor, elsewhere) == pytest.approx(2.0)
+
+
+def test_hosted_deployments_have_no_machine_in_common() -> None:
+    served, other = (replace(deployment(name), hardware=Hardware("hosted")) for name in ("a", "b"))
+    assert total_s(slowed(served, other), other) == pytest.approx(2.0)
+
+
+def test_the_machines_part_is_taken_back_by_those_that_it_is_not_true_of() -> None:
+    served, other = deployment("a", host="pc"), deployment("b", host="pc")
+    predictor = slowed(served, other)
+    for _ in range(40):
+        for which, took in ((served, 1.5), (other, 1.0)):
+            seen = Observation(which.id, which.fingerprint, 250, 51, ttft_s=took, total_s=2.0 * took, cached_tokens=0)
+            predictor.observe(seen, NOW)
+    assert total_s(predictor, served) == pytest.approx(3.0, rel=0.05)
+    assert total_s(predictor, other) == pytest.approx(2.0, rel=0.05)
+
+
+def test_what_is_measured_on_a_slow_machine_is_not_thought_slower_still() -> None:
+    served, new = deployment("a", host="pc"), deployment("b", host="pc")
+    predictor = slowed(served)
+    predictor.measured(new.fingerprint, samples(), hardware=new.hardware)
+    assert total_s(predictor, new) == pytest.approx(2.0)
+    kept = predictor.to_dict(served.fingerprint)
+    assert kept is not None
+    predictor.restore(served.fingerprint, kept)
+    assert total_s(predictor, served) == pytest.approx(3.0, rel=0.02)
 
 
 def test_what_is_known_survives_a_store() -> None:
