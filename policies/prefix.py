@@ -63,7 +63,7 @@ class PrefixMemory:
     ) -> int:
         """Return how many leading tokens of a prompt of ``prompt_tokens`` the deployment probably holds."""
         known = self._known.get(deployment_id)
-        return _held(known, prefix, block_tokens, prompt_tokens, messages) if known else 0
+        return _held(known, prefix, block_tokens, prompt_tokens, _latest(messages)) if known else 0
 
     def holders(
         self, prefix: Sequence[int], block_tokens: int, prompt_tokens: int = 0, *, messages: Sequence[int] = ()
@@ -71,10 +71,11 @@ class PrefixMemory:
         """Return the leading tokens of a prompt that deployments probably hold, of those that hold any."""
         if not prefix and not messages:
             return {}
+        latest = _latest(messages)
         return {
             id_: held
             for id_, known in self._known.items()
-            if (held := _held(known, prefix, block_tokens, prompt_tokens, messages))
+            if (held := _held(known, prefix, block_tokens, prompt_tokens, latest))
         }
 
     def keep(self, deployment_ids: Collection[str]) -> None:
@@ -83,12 +84,16 @@ class PrefixMemory:
             del self._known[gone]
 
 
+def _latest(messages: Sequence[int]) -> Sequence[int]:
+    return messages[: -_RECENT_MESSAGES - 1 : -1]
+
+
 def _held(
     known: Mapping[int, tuple[int, int]],
     prefix: Sequence[int],
     block_tokens: int,
     prompt_tokens: int,
-    messages: Sequence[int],
+    latest: Sequence[int],
 ) -> int:
     blocks = 0
     if prefix and prefix[0] in known:
@@ -100,7 +105,7 @@ def _held(
             else:
                 beyond = middle
     ended = 0
-    for message in reversed(messages[-_RECENT_MESSAGES:]):
+    for message in latest:
         if end := known.get(message):
             asked, answered = end
             # A longer answer does not stand in this prompt whole: that of a model that thinks, without its thoughts.
