@@ -57,14 +57,14 @@ def _watch(gateway: RunningGateway, every_s: float) -> None:
     """Show frame after frame until q or Ctrl+C; a gateway that is gone for a while is waited for."""
     from rich.live import Live
 
-    from gateway.cli.keyboard import quit_pressed, single_keys
+    from gateway.cli.keyboard import single_keys
     from gateway.cli.running import NotRunning
     from gateway.cli.top_frame import frame, gone
 
     shown = frame(_now(gateway), gateway.url)
     try:
-        with single_keys(), Live(shown, screen=True, auto_refresh=False) as live:
-            while not quit_pressed(every_s):
+        with single_keys() as keys, Live(shown, screen=True, auto_refresh=False) as live:
+            while not keys.quit_pressed(every_s):
                 try:
                     shown = frame(gateway.now(), gateway.url)
                 except NotRunning as nobody:
