@@ -6,10 +6,10 @@ from math import exp, inf, log
 
 OUTLIER = 0.5
 """Log residuals count up to this size, so that one odd request moves a settled prediction by a tenth at most."""
-_WEIGHT = 0.065
+_WEIGHT = 0.115
 """Part of each new log residual that is believed: with the machine's and the buckets' parts a fifth, which followed
 real engines best (their speed drifts by minutes)."""
-_SETTLED = 15
+_SETTLED = 8
 """Residuals after which each is believed by that part alone. The first ones (half, a third, …) correct a measurement
 that was made in a bad moment."""
 _FURTHEST = log(8.0)
