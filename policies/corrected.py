@@ -119,7 +119,9 @@ class CorrectedCurve:
         self._steps, self._values, self._slopes = points.steps, points.values, points.slopes
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the corrections as plain values; the points are the measurement's."""
+        """Return the corrections as plain values; the points are the measurement's. What is kept is used from here on,
+        so that what is restored is the same curve."""
+        self._draw()
         drift = self._machine.log_at_rest + self._drift.log_at_rest
         return {"drift": {"log": drift}, "own": list(self._own), "seen": list(self._seen)}
 

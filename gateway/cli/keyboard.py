@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from types import FrameType
 
+QUIT = (b"q", b"Q", b"\x04")
+
 
 class Keys:
     """What is pressed while ``single_keys`` runs."""
@@ -34,11 +36,7 @@ class Keys:
 
         end = time.monotonic() + wait_s
         while (left_s := end - time.monotonic()) > 0:
-            if select.select([sys.stdin], [], [], left_s)[0] and os.read(sys.stdin.fileno(), 64) in (
-                b"q",
-                b"Q",
-                b"\x04",
-            ):
+            if select.select([sys.stdin], [], [], left_s)[0] and os.read(sys.stdin.fileno(), 64) in QUIT:
                 return True
         return self._interrupted
 
