@@ -42,7 +42,7 @@ class Pieces(Protocol):
     def piece(self, layer: int, batch: Batch, found: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
         """What lies between the attentions of ``layer`` - 1 and ``layer``: what the next takes, and the residual."""
 
-    def attend(self, layer: int, turned: Tensor, values: Tensor, batch: Batch, cache: KVCache) -> Tensor:
+    def attend(self, layer: int, qkv: Tensor, batch: Batch, cache: KVCache) -> Tensor:
         """What the attention of ``layer`` finds, [T, heads * head_size]."""
 
 
@@ -82,8 +82,7 @@ class DecodeGraphs:
 class _Buffers:
     """What pieces and attentions hand each other, each with room for the largest bucket, for all graphs the same."""
 
-    turned: Tensor
-    values: Tensor
+    qkv: Tensor
     residuals: tuple[Tensor, Tensor]
     """Pieces read one and write the other, by turns, so that one that runs again finds what it found before."""
     found: Tensor
@@ -120,27 +119,26 @@ class PieceGraphs:
                 steps.append(step)
             out = steps[layer]()
             if layer < len(cache.layers):
-                turned, values = buffers.turned[:count], buffers.values[:count]
-                buffers.found[:count] = self._model.attend(layer, turned, values, batch, cache)
+                buffers.found[:count] = self._model.attend(layer, buffers.qkv[:count], batch, cache)
         return out[:count]
 
     def _piece(self, layer: int, static: Batch, buffers: _Buffers) -> Tensor:
         size = len(static.tokens)
         before, after = (buffers.residuals[(layer + turn) % 2][:size] for turn in (0, 1))
         *handed, hidden = self._model.piece(layer, static, buffers.found[:size], before)
-        for buffer, part in zip((buffers.turned, buffers.values), handed, strict=False):
-            buffer[:size] = part
+        for qkv in handed:  # none behind the last layer
+            buffers.qkv[:size] = qkv
         return after.copy_(hidden)
 
     def _room(self, batch: Batch, cache: KVCache) -> _Buffers:
         """Of the shapes that the first layer has."""
         nothing = torch.empty(0)
-        turned, values, residual = self._model.piece(0, batch, nothing, nothing)
-        found = self._model.attend(0, turned, values, batch, cache)
-        turned, values, residual, other, found = (
-            part.new_zeros((BUCKETS[-1], *part.shape[1:])) for part in (turned, values, residual, residual, found)
+        qkv, residual = self._model.piece(0, batch, nothing, nothing)
+        found = self._model.attend(0, qkv, batch, cache)
+        qkv, residual, other, found = (
+            part.new_zeros((BUCKETS[-1], *part.shape[1:])) for part in (qkv, residual, residual, found)
         )
-        return _Buffers(turned, values, (residual, other), found)
+        return _Buffers(qkv, (residual, other), found)
 
 
 def _captured(capture: Capture, step: Step, what: str) -> Step | None:

@@ -25,7 +25,8 @@ class LayerCache:
         both = _zeros((blocks, block_size, 2, heads, size), dtype, device)
         self.keys, self.values = both.unbind(2)
         self._slots = both.flatten(0, 1)
-        self._halves = self._slots.unbind(1)
+        self._rows = self._slots.flatten(1, 2)
+        self._ordered = self._slots.permute(1, 2, 0, 3).unsqueeze(1)
         self.key_scales: Tensor | None = None
         self.value_scales: Tensor | None = None
         if dtype.itemsize == 1:
@@ -33,19 +34,22 @@ class LayerCache:
             self.key_scales, self.value_scales = scales[0], scales[1]
             self._scales = scales.flatten(1, 2).transpose(0, 1)
 
-    def write(self, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store ``keys`` and ``values`` [T, kv_heads, head_size] at ``slots`` [T]."""
-        if keys.is_cuda or self.key_scales is not None:
+    def write(self, slots: Tensor, both: Tensor) -> None:
+        """Store ``both`` [T, 2 kv_heads, head_size], keys before values, at ``slots`` [T]."""
+        if both.is_cuda or self.key_scales is not None:
+            keys, values = both.chunk(2, 1)
             write_kv(keys, values, self.keys, self.values, slots, self.key_scales, self.value_scales)
             return
-        for half, new in zip(self._halves, (keys, values), strict=True):
-            half.index_copy_(0, slots, new.to(half.dtype))
+        self._rows.index_copy_(0, slots, both.to(self._rows.dtype))
 
     def read(self, slots: slice | Tensor, sequences: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Keys and values, each [sequences, kv_heads, L, head_size], at ``slots`` [sequences * L], one by one.
 
         Views for a slice of what is stored in ``dtype``, else copies.
         """
+        if sequences == 1 and isinstance(slots, slice) and self._ordered.dtype == dtype:
+            keys, values = self._ordered[:, :, :, slots].unbind()
+            return keys, values
         found = _at(self._slots, slots)
         found = found.to(dtype) if self.key_scales is None else restore(found, _at(self._scales, slots), dtype)
         keys, values = found.view(sequences, -1, *found.shape[1:]).permute(2, 0, 3, 1, 4).unbind()

@@ -25,17 +25,27 @@ from engine.rotary import Rope
 Linear = Callable[[Tensor], Tensor]
 
 
+FEW = 8
+"""Rows up to which a norm's time is that of its calls."""
+
+
 class Norm:
     """Root-mean-square norm (Zhang & Sennrich 2019) over the last dimension."""
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
         self.weight = weight
         self._epsilon = epsilon
+        self._both = None if weight.is_cuda else torch.cat((weight, weight))
 
     def __call__(self, x: Tensor) -> Tensor:
         """``x`` [..., size], normalised."""
         if x.is_cuda:
             return rms_norm(x, self.weight, self._epsilon)[0]
+        if x.dim() == 2 and len(x) <= FEW and self._both is not None:
+            # torch has one operator for a layer norm and eight for this one. Of x and -x the mean is 0, and the
+            # variance x's mean square.
+            both = torch.cat((x, -x), -1)
+            return torch.layer_norm(both, self._both.shape, self._both, None, self._epsilon)[:, : x.shape[1]]
         return functional.rms_norm(x, self.weight.shape, self.weight, self._epsilon)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
@@ -75,13 +85,13 @@ class Rotary:
         return Angles(self._table, torch.cat((cosines, cosines), -1), torch.cat((-sines, sines), -1))
 
 
-def turn(x: Tensor, heads: int, angles: Angles, batch: Batch) -> Tensor:
-    """``x`` [T, heads + kv_heads, head_size], queries before keys, turned by its positions' angles; may be in place."""
+def turn(x: Tensor, heads: int, angles: Angles, batch: Batch) -> None:
+    """Turn ``x`` [T, heads + kv_heads, head_size], queries before keys, by its positions' angles, in place."""
     if x.is_cuda:
         rope(x[:, :heads], x[:, heads:], angles.table, batch.positions)
-        return x
-    swapped = x.view(*x.shape[:-1], 2, -1).flip(-2).view(x.shape)
-    return torch.addcmul(x * angles.cosines, swapped, angles.sines)
+        return
+    swapped = x.roll(x.shape[-1] // 2, -1)
+    x.mul_(angles.cosines).addcmul_(swapped, angles.sines)
 
 
 class Attention:
@@ -101,19 +111,20 @@ class Attention:
         self._epsilon = config.norm_eps
         self._qkv, self._out, self._norm, self._group = qkv, out, norm, group
 
-    def project(self, x: Tensor, angles: Angles, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Of ``x`` [T, hidden]: queries and keys [T, heads + kv_heads, head_size], values [T, kv_heads, head_size]."""
+    def project(self, x: Tensor, angles: Angles, batch: Batch) -> Tensor:
+        """Of ``x`` [T, hidden]: turned queries, turned keys and values, [T, heads + 2 kv_heads, head_size]."""
         heads, kv_heads = self._heads, self._kv_heads
         qkv = self._qkv(x).view(x.shape[0], heads + 2 * kv_heads, self._size)
         turning = qkv[:, : heads + kv_heads]
         if self._norm is not None:
-            turning = functional.rms_norm(turning, (self._size,), None, self._epsilon) * self._norm
-        return turn(turning, heads, angles, batch), qkv[:, heads + kv_heads :]
+            torch.mul(functional.rms_norm(turning, (self._size,), None, self._epsilon), self._norm, out=turning)
+        turn(turning, heads, angles, batch)
+        return qkv
 
-    def attend(self, turned: Tensor, values: Tensor, batch: Batch, cache: LayerCache) -> Tensor:
+    def attend(self, qkv: Tensor, batch: Batch, cache: LayerCache) -> Tensor:
         """What ``project`` made, to [T, heads * head_size]; keys and values stay in ``cache``."""
-        cache.write(batch.slots, turned[:, self._heads :], values)
-        return attend(turned[:, : self._heads], cache, batch, self._scale, self._window).flatten(1)
+        cache.write(batch.slots, qkv[:, self._heads :])
+        return attend(qkv[:, : self._heads], cache, batch, self._scale, self._window).flatten(1)
 
     def out(self, found: Tensor) -> Tensor:
         """What ``attend`` found, to [T, hidden]."""

@@ -89,7 +89,9 @@ class Linear:
     def __call__(self, x: Tensor) -> Tensor:
         rows = x if x.dim() == 2 else x.reshape(-1, self._inputs)
         count = len(rows)
-        _, run, dtype = next(step for step in self._steps if count <= step[0])
+        for last, run, dtype in self._steps:  # noqa: B007 - the last one takes what is left
+            if count <= last:
+                break
         result = run(rows if rows.dtype == dtype else rows.to(dtype))
         if dtype != x.dtype:
             result = result.to(x.dtype)

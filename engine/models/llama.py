@@ -45,13 +45,13 @@ class Block:
         self, x: Tensor, residual: Tensor | None, angles: Angles, batch: Batch, cache: LayerCache
     ) -> tuple[Tensor, Tensor]:
         """``x`` and ``residual``, whose sum [T, hidden] is what comes in, to the two whose sum goes out."""
-        turned, values, residual = self.before(x, residual, angles, batch)
-        return self.after(self.attention.attend(turned, values, batch, cache), residual)
+        qkv, residual = self.before(x, residual, angles, batch)
+        return self.after(self.attention.attend(qkv, batch, cache), residual)
 
-    def before(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """What comes before attention reads the cache: turned queries and keys, values, and the residual."""
+    def before(self, x: Tensor, residual: Tensor | None, angles: Angles, batch: Batch) -> tuple[Tensor, Tensor]:
+        """What comes before attention reads the cache: turned queries and keys with values, and the residual."""
         normed, residual = (self.input_norm(x), x) if residual is None else self.input_norm.add(x, residual)
-        return *self.attention.project(normed, angles, batch), residual
+        return self.attention.project(normed, angles, batch), residual
 
     def after(self, found: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
         """What comes behind it, of what it ``found``, to the two whose sum goes out."""
@@ -90,7 +90,7 @@ class Decoder:
     def piece(self, layer: int, batch: Batch, found: Tensor, residual: Tensor) -> tuple[Tensor, ...]:
         """What lies between the attentions of ``layer`` - 1, which ``found`` something, and of ``layer``.
 
-        That one's turned queries and keys, its values, and the residual; behind the last layer the hidden states. It
+        That one's queries and keys, turned, its values, and the residual; behind the last layer the hidden states. It
         reads nothing of the batch but tokens and positions, and no cache. Before layer 0 nothing is found.
         """
         if layer == len(self._blocks):
@@ -98,9 +98,9 @@ class Decoder:
         x, rest = self._blocks[layer - 1].after(found, residual) if layer else (self._embed(batch), None)
         return self._blocks[layer].before(x, rest, self._rotaries[self._ropes[layer]].at(batch), batch)
 
-    def attend(self, layer: int, turned: Tensor, values: Tensor, batch: Batch, cache: KVCache) -> Tensor:
+    def attend(self, layer: int, qkv: Tensor, batch: Batch, cache: KVCache) -> Tensor:
         """What the attention of ``layer`` finds in the cache, where its keys and values stay."""
-        return self._blocks[layer].attention.attend(turned, values, batch, cache.layers[layer])
+        return self._blocks[layer].attention.attend(qkv, batch, cache.layers[layer])
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The logits [N, vocabulary] of hidden states [N, hidden]."""

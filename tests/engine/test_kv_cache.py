@@ -18,7 +18,7 @@ def test_keys_and_values_come_back_from_their_slots(kept: torch.dtype, slots: to
     cache = LayerCache(5, 4, 2, 16, kept, CPU)
     size = torch.tensor([1e-3, 1.0, 500.0, 0.0, 7.0, 1e4, 3.0])[:, None, None]  # a scale for each slot and head
     put = [torch.randn((7, 2, 16), generator=torch.Generator().manual_seed(seed)) * size for seed in (0, 1)]
-    cache.write(slots, *put)
+    cache.write(slots, torch.cat(put, 1))
     where = slice(6, 11) if slots[0] == 4 else slots[2:]
     for new, found in zip(put, cache.read(where, 1, torch.float32), strict=True):
         right = new[2:].transpose(0, 1)[None]
