@@ -139,7 +139,11 @@ def choose(
     if len(own + others) == 1:
         return first
     samples = _samples(first, shapes)
-    times = {way: found for way in own + others if (found := _measure(way, samples))}
+    times: dict[Way, list[float]] = {}
+    for way in own + others:
+        smaller = [found[-1] for other, found in times.items() if other.bytes_per_weight <= way.bytes_per_weight]
+        if found := _measure(way, samples, min(smaller, default=inf)):
+            times[way] = found
     if not times:
         return first
     best = [min(found[index] for found in times.values()) for index in range(len(ROWS))]
@@ -195,10 +199,10 @@ def _samples(scheme: Scheme, shapes: Listed[tuple[int, int]]) -> list[Weight]:
     ]
 
 
-def _measure(way: Way, samples: Listed[Weight]) -> list[float] | None:
+def _measure(way: Way, samples: Listed[Weight], most_s: float = inf) -> list[float] | None:
     """Seconds that the samples take together, for each of ``ROWS``; None where the way does not work.
 
-    Nor does one that is hopelessly slow.
+    Nor does one that is hopelessly slow, or takes longer for the fewest rows than ``most_s``, as a smaller way for all.
     """
     try:
         held = [(sample.shape[1], way.hold(sample)) for sample in samples]
@@ -207,6 +211,8 @@ def _measure(way: Way, samples: Listed[Weight]) -> list[float] | None:
             if before and taken[-1] * rows / before > HOPELESS_S:
                 return None
             taken.append(_seconds(held, rows, way.dtype))
+            if taken[0] > most_s:
+                return None
     except RuntimeError:
         return None
     return taken

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -222,7 +223,10 @@ def test_where_all_ways_are_hopelessly_slow_the_precisions_own_is_taken(monkeypa
     assert {way.name for way in chosen.ways} == {"int8 weights"}
 
 
-def test_a_way_that_is_hopelessly_slow_is_given_up_before_many_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("most_s", "tried"), [(math.inf, {1, 8}), (0.05, {1})], ids=["itself", "beside another"])
+def test_a_way_that_is_hopelessly_slow_is_given_up_before_many_rows(
+    monkeypatch: pytest.MonkeyPatch, most_s: float, tried: set[int]
+) -> None:
     class Slow(Way):
         def hold(self, weight: Weight) -> Run:
             def run(x: Tensor) -> Tensor:
@@ -233,8 +237,28 @@ def test_a_way_that_is_hopelessly_slow_is_given_up_before_many_rows(monkeypatch:
 
     seen: list[int] = []
     monkeypatch.setattr(time, "perf_counter", lambda: 0.01 * sum(seen))  # 10 ms a row and linear
-    assert quant._measure(Slow("slow", torch.bfloat16, 2), [weight()] * 8) is None
-    assert set(seen) == {1, 8}
+    assert quant._measure(Slow("slow", torch.bfloat16, 2), [weight()] * 8, most_s) is None
+    assert set(seen) == tried
+
+
+def test_a_way_has_to_beat_for_the_fewest_rows_what_a_smaller_one_takes_for_the_most(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits: dict[str, float] = {}
+
+    def measured(way: Way, _: Any, most_s: float) -> list[float] | None:
+        limits[way.name] = most_s
+        return TIMES.get(way.name)
+
+    monkeypatch.setattr(quant, "_measure", measured)
+    choose("int8", [(96, 64)], CPU)
+    assert limits == {
+        "int8 weights": math.inf,
+        "int8 products": 50.0,
+        "unpacked as needed": 20.0,
+        "bfloat16": 20.0,
+        "float32": 10.0,
+    }
 
 
 def test_a_measurement_goes_through_as_much_memory_as_a_models_weights() -> None:

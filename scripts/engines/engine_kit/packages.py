@@ -71,12 +71,13 @@ def environment(name: str, requirements: Sequence[str], overrides: Sequence[str]
             [*uv, "venv", "--relocatable", "--python", sys.executable, str(folder)], f"making the {name} environment"
         )
         with _requirements(overrides) as file:
-            options = ["--python", str(folder / "bin/python"), "--override", file]
+            # Compiled, because an engine that may write no bytecode would compile all that it imports at each start.
+            options = ["--compile-bytecode", "--python", str(folder / "bin/python"), "--override", file]
             install = [*uv, "pip", "install", *options, *requirements]
             _fetch(install, f"installing {', '.join(requirements)} (kept for the next time)", INSTALL_LIMIT_S)
 
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
-    recipe = digest(python, *requirements, "overrides", *overrides)
+    recipe = digest(python, *requirements, "overrides", *overrides, "compiled")
     return Artifact(f"{name}-py{python}-{recipe}", build, "bin/python")
 
 
