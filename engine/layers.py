@@ -38,14 +38,15 @@ class Norm:
         self._both = None if weight.is_cuda else torch.cat((weight, weight))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``x`` [..., size], normalised."""
+        """``x`` [..., size], normalised; contiguous, as linears need their rows."""
         if x.is_cuda:
             return rms_norm(x, self.weight, self._epsilon)[0]
         if x.dim() == 2 and len(x) <= FEW and self._both is not None:
             # torch has one operator for a layer norm and eight for this one. Of x and -x the mean is 0, and the
             # variance x's mean square.
             both = torch.cat((x, -x), -1)
-            return torch.layer_norm(both, self._both.shape, self._both, None, self._epsilon)[:, : x.shape[1]]
+            normed = torch.layer_norm(both, self._both.shape, self._both, None, self._epsilon)
+            return normed[:, : x.shape[1]].contiguous()
         return functional.rms_norm(x, self.weight.shape, self.weight, self._epsilon)
 
     def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:

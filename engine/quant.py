@@ -77,7 +77,7 @@ class Scheme:
 
 
 class Linear:
-    """A weight [N, K] and a bias [N] or None: ``x`` [..., K] to [..., N], in the dtype of ``x``."""
+    """A weight [N, K] and a bias [N] or None: ``x`` [..., K], contiguous, to [..., N] in the dtype of ``x``."""
 
     def __init__(self, weight: Tensor | Grouped, bias: Tensor | None, scheme: Scheme) -> None:
         held = scheme.hold(weight)

@@ -12,7 +12,7 @@ from engine.loader import open_weights
 from engine.models.parts import Parts
 from engine.models.registry import build
 from engine.parallel import Group
-from engine.quant import plain
+from engine.quant import Scheme, plain
 from engine.request import Plan, Result, Row, Sampling, Sequence
 from engine.runner import Runner
 from engine.sampler import Sampler
@@ -21,10 +21,16 @@ CPU = torch.device("cpu")
 BLOCK = 16
 
 
-def runner(path: Path, dtype: torch.dtype = torch.float32, group: Group | None = None, blocks: int = 96) -> Runner:
-    """A runner of the model at ``path`` with linears, activations and cache in ``dtype``."""
+def runner(
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    group: Group | None = None,
+    blocks: int = 96,
+    scheme: Scheme | None = None,
+) -> Runner:
+    """A runner of the model at ``path`` with activations and cache in ``dtype``, and linears too, or by ``scheme``."""
     config, ranks = read_config(path), group or Group()
-    model = build(Parts(config, open_weights(path, config), plain(dtype), dtype, CPU, ranks))
+    model = build(Parts(config, open_weights(path, config), scheme or plain(dtype), dtype, CPU, ranks))
     return Runner(model, KVCache(config, blocks, BLOCK, dtype, CPU, ranks), Sampler(()), CPU, ranks)
 
 

@@ -24,6 +24,7 @@ def test_a_norm_divides_by_the_root_of_the_mean_square(dtype: torch.dtype, count
     right = wide / (wide.square().mean(-1, keepdim=True) + 1e-6).sqrt() * weight.double()
     found = Norm(weight, 1e-6)(x)
     assert found.dtype == dtype
+    assert found.is_contiguous()  # some ways of a linear take nothing else
     torch.testing.assert_close(found.double(), right, rtol=ROUNDING[dtype], atol=1e-6)
 
 

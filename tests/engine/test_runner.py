@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 import transformers
 
+from engine import quant
 from engine.batch import Batch
 from engine.config import read_config
 from engine.errors import OutOfMemory, Poisoned
 from engine.kv_cache import KVCache
 from engine.parallel import Group
+from engine.quant import Name, Scheme
 from engine.request import Plan
 from engine.runner import Runner
 from engine.sampler import Sampler
+from engine.ways import Dense, Way
 from tests.engine.driving import BLOCK, CPU, generate, own_blocks, row, runner, sequence, step
 
+WAYS = [(name, way) for name in get_args(Name) if name != "fp8" for ways in quant._ways(name, CPU, 32) for way in ways]
 PROMPT = [7, 80, 300, 12, 44, 201, 9, 150, 33, 71, 5, 6, 410, 31, 99, 250, 77, 21, 8, 64]
 
 
@@ -34,6 +39,26 @@ def test_an_embedding_is_the_mean_of_the_hidden_states(tiny: Callable[[str], Pat
     with torch.inference_mode():
         mean = model(torch.tensor([PROMPT])).last_hidden_state[0].mean(0)
     torch.testing.assert_close(torch.tensor(found), mean, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("name", "way"), WAYS, ids=lambda value: value if isinstance(value, str) else value.name)
+@pytest.mark.parametrize("most", [1000, 3], ids=["many rows", "few rows"])
+def test_a_model_runs_by_each_way_of_each_precision(
+    tiny: Callable[[str], Path], name: Name, way: Way, most: int
+) -> None:
+    def embedded(way: Way) -> torch.Tensor:
+        texts = [sequence(0, PROMPT), sequence(1, PROMPT[3:17])]
+        for text in texts:
+            text.pools = True
+        own_blocks(texts, 0)
+        engine = runner(tiny("llama"), way.dtype, scheme=Scheme(name, (way,) * len(quant.ROWS)))
+        found: dict[int, tuple[float, ...]] = {}
+        while len(found) < len(texts):
+            results = step(engine, [text for text in texts if text.id not in found], most)
+            found |= {each.sequence.id: each.embedding for each in results if each.embedding}
+        return torch.tensor([found[text.id] for text in texts])
+
+    assert torch.cosine_similarity(embedded(way), embedded(Dense(torch.float32))).min() > 0.995
 
 
 def test_a_request_whose_numbers_are_no_numbers_fails_alone(tiny: Callable[[str], Path]) -> None:
