@@ -20,7 +20,16 @@ Message = Mapping[str, Any]
 TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 TOKENS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
 # What a template that meets messages it was not made for can raise, beside jinja2's own errors.
-FAILURES = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
+FAILURES = (
+    TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    RecursionError,
+    MemoryError,
+)
 
 
 class Dialogue:

@@ -167,6 +167,11 @@ def test_a_template_multiplies_nothing_out_of_all_proportion(template: str) -> N
     assert render("{{ '-' * 3 }}{{ 2 * 1.5 }}{{ 2 ** 3 }}{{ 2 ** -1 }}") == "---3.080.5"
 
 
+def test_a_template_that_asks_for_more_memory_than_there_is_refuses_the_messages() -> None:
+    with pytest.raises(InvalidRequest, match="chat template refuses"):
+        render("{{ 'x'.center(10 ** 17) }}")
+
+
 def test_loops_macros_and_filters_within_the_limit_are_as_ever() -> None:
     template = (
         "{% macro m(x) %}<{{ x }}{{ caller() if caller else '' }}>{% endmacro %}"
