@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 
 class Plan:
-    """The runs of a few prompt lengths, the smallest first, breadth before depth.
+    """The runs of a few prompt lengths, breadth before depth.
 
-    The rule: every length once, then every length a second time, and so on; lengths beyond the ``first`` shortest join
-    a round later, since for a slow engine they take what makes the others sure. A run is left out when what it will
-    probably take no longer fits the budget, save for the first run of the ``least`` shortest lengths: without those
-    there is no curve. A failed length is not tried again.
+    The rule: every length once from the shortest up, then once from the longest down, and so on by turns: an engine may
+    have to put a long prompt away before it reads the next (llama.cpp took a quarter longer for 32 tokens after 700),
+    so that the shortest does not always come after the longest. Lengths beyond the ``first`` shortest join a round
+    later, since for a slow engine they take what makes the others sure. A run is left out when it no longer fits the
+    budget with what the shorter ones of its round will probably take, save for the first run of the ``least`` shortest
+    lengths: without those there is no curve. A failed length is not tried again.
     """
 
     def __init__(self, lengths: Sequence[int], *, runs: int, budget_s: float, least: int = 2, first: int = 3) -> None:
@@ -29,10 +32,20 @@ class Plan:
 
     def next(self) -> int | None:
         """Return the prompt length of the next run; ``None`` when the measurement is done."""
-        wanted = [length for length in self._open if len(self._taken[length]) < self._runs]
-        for length in sorted(wanted, key=lambda length: len(self._taken[length]) + (length in self._late)):
-            if self._must(length) or self.spent_s + self._cost_s(length) <= self._budget_s:
-                return length
+        rounds: dict[int, list[int]] = {}
+        for length in self._open:
+            done = len(self._taken[length])
+            if done < self._runs:
+                rounds.setdefault(done + (length in self._late), []).append(length)
+        for number, lengths in sorted(rounds.items()):
+            ends_s = list(accumulate(map(self._cost_s, lengths), initial=self.spent_s))[1:]
+            fitting = [
+                length
+                for length, end_s in zip(lengths, ends_s, strict=True)
+                if self._must(length) or end_s <= self._budget_s
+            ]
+            if fitting:
+                return fitting[-1 if number % 2 else 0]
         return None
 
     def ran(self, length: int, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,7 @@ def carry_out(plan: Plan, seconds: Callable[[int], float]) -> list[int]:
 
 def test_a_fast_engine_is_measured_three_times_at_each_length_breadth_first() -> None:
     plan = Plan(LENGTHS, runs=3, budget_s=10.0)
-    assert carry_out(plan, lambda length: 0.1) == [32, 128, 512] * 3
+    assert carry_out(plan, lambda length: 0.1) == [*LENGTHS, *reversed(LENGTHS), *LENGTHS]
     assert plan.runs_left == 0
 
 
@@ -32,20 +33,26 @@ def test_a_slow_engine_is_measured_once_at_the_two_shortest_lengths() -> None:
 
 def test_what_is_left_of_the_budget_goes_to_the_lengths_that_fit() -> None:
     order = carry_out(Plan(LENGTHS, runs=3, budget_s=10.0), lambda length: length / 40)
-    assert order == [32, 128, 32, 128, 32]
+    assert order == [32, 128, 128, 32, 32]
 
 
 def test_an_engine_that_reads_fast_and_writes_slowly_is_measured_at_every_length() -> None:
     order = carry_out(Plan(LENGTHS, runs=3, budget_s=10.0), lambda length: 0.65 + length / 2000)
-    assert order == [32, 128, 512] * 3
+    assert order == [*LENGTHS, *reversed(LENGTHS), *LENGTHS]
 
 
-def test_the_longest_prompt_waits_until_the_others_were_read_twice() -> None:
+def test_the_longest_prompt_is_read_where_it_leaves_enough_for_the_others_second_time() -> None:
     four = (*LENGTHS, 1024)
-    assert carry_out(Plan(four, runs=2, budget_s=10.0), lambda length: 0.1) == [*LENGTHS, *LENGTHS, 1024, 1024]
+    order = carry_out(Plan(four, runs=2, budget_s=10.0), lambda length: 0.1)
+    assert order == [*LENGTHS, 1024, *reversed(LENGTHS), 1024]
     order = carry_out(Plan(four, runs=5, budget_s=10.0), lambda length: length / 200)
     assert 1024 not in order
-    assert order[:6] == [*LENGTHS, *LENGTHS]
+    assert order[:6] == [*LENGTHS, *reversed(LENGTHS)]
+
+
+def test_the_shortest_prompt_never_comes_right_after_the_longest() -> None:
+    order = carry_out(Plan((*LENGTHS, 1024), runs=5, budget_s=100.0), lambda length: 0.1)
+    assert (1024, 32) not in pairwise(order)
 
 
 def test_a_failed_length_is_left_and_another_one_takes_its_place() -> None:
