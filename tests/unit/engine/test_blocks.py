@@ -74,6 +74,16 @@ def test_an_embedding_finds_nothing_and_leaves_nothing() -> None:
     assert begun(blocks, 4, [7, 7, 7]).computed == 0
 
 
+def test_a_sequence_that_gives_its_blocks_back_has_computed_nothing_and_leaves_nothing_behind() -> None:
+    blocks = BlockManager(8, 2)
+    first = begun(blocks, 1, [1, 2, 3, 4, 5])
+    compute(blocks, first)
+    blocks.release(first)
+    assert (first.blocks, first.computed, blocks.free) == ([], 0, 8)
+    assert not blocks._chains
+    blocks.check([])
+
+
 def test_without_a_prefix_cache_nothing_is_found() -> None:
     blocks = BlockManager(8, 2, prefix_cache=False)
     compute(blocks, begun(blocks, 1, [1, 2, 3, 4, 5]))

@@ -181,6 +181,15 @@ def test_loops_macros_and_filters_within_the_limit_are_as_ever() -> None:
     assert render(template) == "1<1>2<3>3<5><0!>[2]"
 
 
+def test_what_templates_of_hugging_face_use_beyond_jinja_is_there() -> None:
+    assert render("{% set n = namespace(a=1) %}{% for x in 'bc' %}{% set n.a = n.a + 1 %}{% endfor %}{{ n.a }}") == "3"
+    assert render("a{% generation %}{{ messages | length }}{% endgeneration %}b") == "a1b"
+    assert render("{{ strftime_now('%Y') | int > 2000 }}") == "True"
+    assert render("""{{ {"b": "<é>", "a": 1} | tojson }}""") == '{"b": "<é>", "a": 1}'
+    with pytest.raises(InvalidRequest, match="lipsum"):
+        render("{{ lipsum(9) }}")
+
+
 @pytest.mark.parametrize(
     "template", ["{% set n = namespace() %}{% set n.__html__ = 1 %}", "{{ namespace(__html__=1) }}"]
 )
