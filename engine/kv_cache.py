@@ -26,7 +26,6 @@ class LayerCache:
         self.keys, self.values = both.unbind(2)
         self._slots = both.flatten(0, 1)
         self._rows = self._slots.flatten(1, 2)
-        self._ordered = self._slots.permute(1, 2, 0, 3).unsqueeze(1)
         self.key_scales: Tensor | None = None
         self.value_scales: Tensor | None = None
         if dtype.itemsize == 1:
@@ -47,9 +46,6 @@ class LayerCache:
 
         Views for a slice of what is stored in ``dtype``, else copies.
         """
-        if sequences == 1 and isinstance(slots, slice) and self._ordered.dtype == dtype:
-            keys, values = self._ordered[:, :, :, slots].unbind()
-            return keys, values
         found = _at(self._slots, slots)
         found = found.to(dtype) if self.key_scales is None else restore(found, _at(self._scales, slots), dtype)
         keys, values = found.view(sequences, -1, *found.shape[1:]).permute(2, 0, 3, 1, 4).unbind()

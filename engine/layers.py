@@ -35,13 +35,13 @@ class Norm:
     def __init__(self, weight: Tensor, epsilon: float) -> None:
         self.weight = weight
         self._epsilon = epsilon
-        self._both = None if weight.is_cuda else torch.cat((weight, weight))
+        self._both = torch.cat((weight, weight))
 
     def __call__(self, x: Tensor) -> Tensor:
         """``x`` [..., size], normalised; contiguous, as linears need their rows."""
         if x.is_cuda:
             return rms_norm(x, self.weight, self._epsilon)[0]
-        if x.dim() == 2 and len(x) <= FEW and self._both is not None:
+        if x.dim() == 2 and len(x) <= FEW:
             # torch has one operator for a layer norm and eight for this one. Of x and -x the mean is 0, and the
             # variance x's mean square.
             both = torch.cat((x, -x), -1)
