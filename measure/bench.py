@@ -58,7 +58,7 @@ class Bench:
             await _settle(subject)
 
     async def measure_quickly(self, subjects: Sequence[Subject]) -> None:
-        """Measure each as a start does: up to four prompt lengths, in about ten seconds."""
+        """Measure each as a start does: up to five prompt lengths, in about ten seconds."""
         for subject in subjects:
             try:
                 adapter = subject.connect()

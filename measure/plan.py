@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from math import inf
 
 
 class Plan:
@@ -12,18 +13,30 @@ class Plan:
     The rule: every length once from the shortest up, then once from the longest down, and so on by turns: an engine may
     have to put a long prompt away before it reads the next (llama.cpp took a quarter longer for 32 tokens after 700),
     so that the shortest does not always come after the longest. Lengths beyond the ``first`` shortest join a round
-    later, since for a slow engine they take what makes the others sure. A run is left out when it no longer fits the
+    later, since for a slow engine they take what makes the others sure, those from ``spare`` tokens on when all others
+    are done. A run is left out when it no longer fits the
     budget with what the shorter ones of its round will probably take, save for the first run of the ``least`` shortest
     lengths: without those there is no curve. A failed length is not tried again.
     """
 
-    def __init__(self, lengths: Sequence[int], *, runs: int, budget_s: float, least: int = 2, first: int = 3) -> None:
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        *,
+        runs: int,
+        budget_s: float,
+        least: int = 2,
+        first: int = 3,
+        spare: float = inf,
+    ) -> None:
         self._taken: dict[int, list[float]] = {length: [] for length in sorted(set(lengths))}
         self._open = list(self._taken)
         self._runs = runs
         self._budget_s = budget_s
         self._least = least
-        self._late = frozenset(self._open[first:])
+        self._joins = dict.fromkeys(self._open[:first], 0) | dict.fromkeys(self._open[first:], 1)
+        """The round that is a length's first one."""
+        self._joins.update({length: runs + 1 for length in self._open if length >= spare})
 
     @property
     def runs_left(self) -> int:
@@ -36,7 +49,7 @@ class Plan:
         for length in self._open:
             done = len(self._taken[length])
             if done < self._runs:
-                rounds.setdefault(done + (length in self._late), []).append(length)
+                rounds.setdefault(done + self._joins[length], []).append(length)
         for number, lengths in sorted(rounds.items()):
             ends_s = list(accumulate(map(self._cost_s, lengths), initial=self.spent_s))[1:]
             fitting = [

@@ -75,15 +75,24 @@ class CorrectedCurve:
         i = bisect_right(self._steps, tokens) - 1
         return (self._values[i] + self._slopes[i] * (tokens - self._steps[i])) * self._factor
 
+    def factor(self, now: float) -> float:
+        """Return the drifts' factor on all lengths."""
+        if now >= self._until:
+            self._fade(now)
+        return self._factor
+
+    @property
+    def knots(self) -> list[tuple[float, float]]:
+        """The measured points (tokens, seconds), in the order of tokens."""
+        return self._points.knots
+
     def measured_at(self, tokens: float) -> float:
         """Return what the measurement alone says."""
         return self._points.at(tokens)
 
     def per_token_s(self, now: float) -> float:
         """Return what a token costs in the mean of a long text."""
-        if now >= self._until:
-            self._fade(now)
-        return self._mean_slope * self._factor
+        return self._mean_slope * self.factor(now)
 
     def renew(self) -> None:
         """Look at the machine's drift anew, at the next use."""

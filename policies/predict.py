@@ -2,7 +2,8 @@
 
 queue    slots engines: what the requests ahead owe, until a slot is free; engines that batch freely: none
 load     what a cold or loading model still takes
-prefill  curve(uncached tokens) × corrections, a step of the batch that it joins, and what neighbours cost it
+prefill  curve(uncached tokens) × corrections, what they cost for being behind cached ones, a step of the batch that it
+         joins, and what neighbours cost it
 decode   (output − 1) × TPOT(context) × corrections, and what neighbours cost it
 """
 
@@ -136,8 +137,9 @@ class Predictor:
         decode_s = next_s = 0.0
         if output_tokens > 1:
             decode_s = (output_tokens - 1) * speed.tpot.at(prompt_tokens + output_tokens // 2, now)
-        uncached = prompt_tokens - profile.opening_tokens
-        prefill_s = speed.prefill.at(uncached if uncached > 1 else 1, now)
+        held = profile.opening_tokens
+        uncached = prompt_tokens - held
+        prefill_s = speed.prefill_s(uncached if uncached > 1 else 1, now, held)
         if usual is not NO_COMPANY:
             lost_s, next_s = _of_the_next(profile.contention, usual, deployment.slots, prefill_s, decode_s)
             decode_s += lost_s
@@ -163,8 +165,11 @@ class Predictor:
             return None
         speed = profile.speed
         prompt, output = facts.prompt_tokens, facts.expected_output
-        uncached = prompt - max(load.cached_tokens, profile.opening_tokens)
-        prefill_s = speed.prefill.at(uncached if uncached > 1 else 1, now)
+        held = load.cached_tokens
+        if held < profile.opening_tokens:
+            held = profile.opening_tokens
+        uncached = prompt - held
+        prefill_s = speed.prefill_s(uncached if uncached > 1 else 1, now, held)
         decode_s = 0.0
         if output > 1 and facts.operation is not _EMBEDDINGS:
             decode_s = (output - 1) * speed.tpot.at(prompt + output // 2, now)
@@ -216,7 +221,8 @@ class Predictor:
         company: its total and what it costs those who come. Only for deployments that are measured."""
         profile = self._profiles[deployment.fingerprint]
         prompt, output = facts.prompt_tokens, facts.expected_output
-        prefill_s = profile.speed.prefill.at(max(1, prompt - max(held_tokens, profile.opening_tokens)), now)
+        held = max(held_tokens, profile.opening_tokens)
+        prefill_s = profile.speed.prefill_s(max(1, prompt - held), now, held)
         decode_s = profile.speed.decode_s(prompt, output, now)
         lost_s, delayed_s = _of_the_next(profile.contention, usual, deployment.slots, prefill_s, decode_s)
         return prefill_s + decode_s + lost_s + delayed_s

@@ -138,12 +138,13 @@ class Profile:
         neighbours = _beside(seen, "prefill")
         read = _tokens_read(seen)
         actual = self._prefill_s(seen, neighbours, now)
-        alone = self.speed.prefill_s(read, now) if read > 0 else 0.0
+        held = seen.prompt_tokens - read
+        alone = self.speed.prefill_s(read, now, held) if read > 0 else 0.0
         if actual is None or actual <= 0.0 or alone <= 0.0:
             return None
         predicted = alone * self.contention.factor("prefill", neighbours)
         if sum(neighbours.values()) <= QUIET:
-            self.speed.observe_prefill(read, actual, now)
+            self.speed.observe_prefill(read, actual, now, held)
         else:
             self.contention.learn("prefill", neighbours, actual / alone)
         return actual, predicted

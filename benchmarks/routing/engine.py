@@ -110,7 +110,8 @@ class Engine:
         """A slot is free: begin to read."""
         request.cached_tokens = self.cached_tokens(request)
         luck = request.luck[self.index]
-        request.read_s = request.left_s = luck * self.law.read_s(request.prompt_tokens - request.cached_tokens)
+        uncached = request.prompt_tokens - request.cached_tokens
+        request.read_s = request.left_s = luck * self.law.read_s(uncached, request.cached_tokens)
         request.write_s = luck * self.law.write_s(request.prompt_tokens, request.output_tokens)
         request.reading_since = now
         self.reading.append(request)

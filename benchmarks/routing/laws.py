@@ -12,10 +12,11 @@ Points = tuple[tuple[float, float], ...]
 class SpeedLaw:
     """One engine alone on its hardware, by its own way of batching.
 
-    ``read`` are points (prompt tokens that no cache holds, seconds to the first token), ``write`` points (tokens of
-    context, seconds per token). Each other answer in the batch lengthens a token by ``batch`` of itself. Prompts are
-    read one after another; meanwhile the answers in the same engine take ``stall`` times as long: an engine that mixes
-    one prompt batch with one token for each answer stalls them, one that reads in small chunks slows them.
+    ``read`` are points (prompt tokens, seconds to the first token) of prompts of which no cache holds a part, ``write``
+    points (tokens of context, seconds per token). Each other answer in the batch lengthens a token by ``batch`` of
+    itself. Prompts are read one after another; meanwhile the answers in the same engine take ``stall`` times as long:
+    an engine that mixes one prompt batch with one token for each answer stalls them, one that reads in small chunks
+    slows them.
     """
 
     read: Points
@@ -23,9 +24,11 @@ class SpeedLaw:
     batch: float
     stall: float
 
-    def read_s(self, tokens: float) -> float:
-        """Return the seconds to read so many tokens, alone."""
-        return max(0.001, interpolate(self.read, tokens))
+    def read_s(self, tokens: float, held: float) -> float:
+        """Return the seconds to read so many tokens after those that a cache holds, alone: as long as they take at the
+        end of a prompt that nobody has read, or by themselves, whichever is longer."""
+        overhead, before, whole = (interpolate(self.read, n) for n in (0.0, held, held + tokens))
+        return max(0.001, interpolate(self.read, tokens), overhead + whole - before)
 
     def write_s(self, prompt: int, output: int) -> float:
         """Return the seconds to write an answer after its first token, alone: the context grows with it."""

@@ -28,7 +28,7 @@ def alone(predictor: Predictor, note: Note, now: float) -> Alone | None:
     held = profile.opening_tokens if outcome.cached_tokens is None else outcome.cached_tokens
     writes = note.operation != Operation.EMBEDDINGS
     return Alone(
-        prefill_s=profile.speed.prefill_s(max(1, prompt - held), now),
+        prefill_s=profile.speed.prefill_s(max(1, prompt - held), now, held),
         decode_s=profile.speed.decode_s(prompt, written, now) if writes else 0.0,
     )
 

@@ -55,6 +55,15 @@ def test_the_shortest_prompt_never_comes_right_after_the_longest() -> None:
     assert (1024, 32) not in pairwise(order)
 
 
+def test_a_spare_length_gets_what_the_others_leave() -> None:
+    five = (*LENGTHS, 1024, 4096)
+    order = carry_out(Plan(five, runs=3, budget_s=10.0, spare=4096), lambda length: 0.1 + length / 10000)
+    assert order[-3:] == [4096] * 3
+    assert sorted(order[:-3]) == sorted((*LENGTHS, 1024) * 3)
+    order = carry_out(Plan(five, runs=3, budget_s=2.0, spare=4096), lambda length: 0.1 + length / 10000)
+    assert sorted(order) == sorted((*LENGTHS, 1024) * 3)
+
+
 def test_a_failed_length_is_left_and_another_one_takes_its_place() -> None:
     plan = Plan(LENGTHS, runs=1, budget_s=0.0)
     assert plan.next() == 32

@@ -145,7 +145,7 @@ def test_a_cold_model_costs_its_load_and_others_the_one_it_displaces() -> None:
 
 
 def test_tokens_in_the_cache_are_not_read_again() -> None:
-    assert predict(LoadView(cached_tokens=200)).prefill_s == pytest.approx(0.2)
+    assert predict(LoadView(cached_tokens=200)).prefill_s == pytest.approx(0.2, rel=0.02)
     assert predict(LoadView(cached_tokens=999)).prefill_s > 0.0
 
 

@@ -190,7 +190,7 @@ def test_within_the_spread_the_holder_of_the_prefix_stays() -> None:
     decision = route(ASK, view)
     assert ids(decision) == ["b", "a"]
     assert decision.rule == "prefix"
-    assert reason(decision) == "holds 128 tokens of the prompt: 0.70 s predicted, a 0.69 s is within the spread"
+    assert reason(decision) == "holds 128 tokens of the prompt: 0.71 s predicted, a 0.69 s is within the spread"
     far = replace(view, loads={"b": LoadView(cached_tokens=1)})
     assert ids(route(ASK, far))[0] == "a"
 
@@ -326,7 +326,7 @@ def test_a_conversation_moves_when_its_further_turns_will_repay_the_reading() ->
     assert ids(route(turn, view))[0] == "holder"
     moved = route(replace(turn, further=8.0), view)
     assert ids(moved)[0] == "better"
-    assert reason(moved) == "best for the turns that will follow: 2.47 s predicted now, holder 0.88 s"
+    assert reason(moved) == "best for the turns that will follow: 2.52 s predicted now, holder 0.89 s"
 
 
 def test_the_best_precision_that_is_up_serves_when_the_16_bit_one_is_down() -> None:

@@ -215,7 +215,7 @@ def test_what_would_poison_the_averages_is_kept_out(poison: Observation) -> None
 def test_of_a_prompt_that_was_partly_cached_only_the_rest_teaches() -> None:
     known = profile()
     known.observe(replace(SERVED, ttft_s=0.256, total_s=0.896, cached_tokens=192), NOW)
-    assert known.speed.prefill_s(256, NOW) == pytest.approx(1.024)
+    assert known.speed.prefill_s(256, NOW) == pytest.approx(1.024, rel=0.01)
     known.observe(replace(SERVED, ttft_s=0.4, total_s=1.04, cached_tokens=192), NOW)
     assert known.speed.prefill_s(256, NOW) > 1.08
 

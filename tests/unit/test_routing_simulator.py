@@ -28,9 +28,9 @@ def test_alone_a_request_takes_what_the_law_says() -> None:
     engines, places = build(fleet())
     law = engines[FP16].law
     seen = run_beside(places[0], ask(), engines[FP16])
-    assert seen.ttft_s == pytest.approx(law.read_s(300))
-    assert seen.total_s == pytest.approx(law.read_s(300) + law.write_s(300, 51))
-    assert law.read_s(308) == pytest.approx(0.02 + 308 / 509)
+    assert seen.ttft_s == pytest.approx(law.read_s(300, 0))
+    assert seen.total_s == pytest.approx(law.read_s(300, 0) + law.write_s(300, 51))
+    assert law.read_s(308, 0) == pytest.approx(0.02 + 308 / 509)
 
 
 def test_with_one_slot_the_second_waits_for_the_first() -> None:
