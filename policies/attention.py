@@ -13,7 +13,6 @@ _PRIOR_SD = 4e-4
 _MEASURED_SD = 0.08
 """Relative standard deviation of a point of the measurement, and of a served request."""
 _SERVED_SD = 0.2
-_NEGLIGIBLE = 1e-3
 
 
 class Attention:
@@ -49,12 +48,9 @@ class Attention:
     def learn(self, pairs: float, actual_s: float, rest_s: float) -> None:
         """Take a request with so many pairs ``beyond`` that took ``actual_s``, ``rest_s`` of it without them."""
         x, y = pairs / actual_s, 1.0 - rest_s / actual_s
-        known = x * x * self._variance
-        gain = known / (known + _SERVED_SD * _SERVED_SD)
-        if gain < _NEGLIGIBLE:
-            return
-        self.pair_s = min(max(self.pair_s + gain * (y / x - self.pair_s), 0.0), self._most)
-        self._variance *= 1.0 - gain
+        gain = x * self._variance / (x * x * self._variance + _SERVED_SD * _SERVED_SD)
+        self.pair_s = min(max(self.pair_s + gain * (y - x * self.pair_s), 0.0), self._most)
+        self._variance *= 1.0 - gain * x
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values only, for a store; the rest is the measurement's."""
