@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from abc import abstractmethod
 from typing import Any, Final
 
@@ -19,9 +18,6 @@ from adapters.usage import id_of, read_timings, read_usage
 from policies.types import Operation
 
 MAX_BODY_BYTES: Final = 64 * 1024 * 1024
-
-_END_LIMIT_S: Final = 0.5
-"""How long a finished stream's last bytes are waited for, so that its connection can be used again."""
 
 _MODEL: Final = b'"model"'
 
@@ -42,6 +38,11 @@ class EngineAnswer(Answer):
     def close(self) -> None:
         self._ended = True
         self._response.close()
+
+    def _finish(self) -> None:
+        """The answer is whole: nothing behind it is waited for, so that whoever leaves now has left a whole answer."""
+        self._ended = True
+        self._response.finish()
 
     async def read(self) -> bytes | None:
         if self._ended:
@@ -70,9 +71,6 @@ class StreamAnswer(EngineAnswer):
 
     async def _read(self) -> bytes | None:
         relay = self._relay
-        if relay.done:
-            await self._drain()
-            return None
         if relay.failure is not None:
             raise relay.failure
         try:
@@ -85,18 +83,12 @@ class StreamAnswer(EngineAnswer):
             self._begun = True
             self._response.read_timeout_s = self._silence_s
         if data:
-            return relay.feed(data)
+            events = relay.feed(data)
+            if relay.done:
+                self._finish()
+            return events
         self._ended = True
         return relay.end()
-
-    async def _drain(self) -> None:
-        try:
-            async with asyncio.timeout(_END_LIMIT_S):
-                while await self._response.read_some():
-                    pass
-        except (EngineError, TimeoutError):
-            pass  # the answer is whole; only the connection is of no more use
-        self.close()
 
 
 class JoinedAnswer(Answer):

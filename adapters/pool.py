@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from typing import Final
 
 from adapters.connection import Connection
 from adapters.errors import Busy, Unreachable
 from adapters.origin import Origin
+
+END_LIMIT_S: Final = 0.5
+"""How long a body's end is waited for of which nothing more is wanted, so that its connection can be used again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,11 @@ class Pool:
         """Connections open or being opened."""
         return len(self._open) + self._connecting
 
+    @property
+    def resting(self) -> int:
+        """Connections that wait for a request."""
+        return len(self._idle)
+
     def take_idle(self) -> Connection | None:
         """A resting connection, if there is one: the usual case, without a suspension."""
         return self._idle.pop() if self._idle else None
@@ -71,6 +80,24 @@ class Pool:
                 waiter.set_result(connection)
                 return
         self._idle.append(connection)
+
+    def finish(self, connection: Connection) -> None:
+        """Take a connection back as soon as its body has ended, and close it if that takes longer than the limit.
+
+        Nobody waits for it: whoever had the answer may be gone before.
+        """
+        clock = asyncio.get_running_loop().time
+        limit_at = clock() + END_LIMIT_S
+
+        def look(_: object = None) -> None:
+            connection.take()
+            left_s = limit_at - clock()
+            if connection.complete or connection.closed or left_s <= 0:
+                self.release(connection)
+            else:
+                connection.wait(left_s).add_done_callback(look)
+
+        look()
 
     def drop_idle(self) -> None:
         """Close all resting connections: one of them turned out to be dead."""

@@ -72,6 +72,13 @@ class Response:
             self._whole = connection.complete and not connection.has_body
             self._pool.release(connection)
 
+    def finish(self) -> None:
+        """Want no more of a body that has said all but its end. The connection is given back once that has come."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            self._whole = True
+            self._pool.finish(connection)
+
     def __del__(self) -> None:
         # The last resort for a response that its reader never saw, such as one lost to a time limit around request().
         if self._connection is not None:

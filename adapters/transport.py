@@ -73,6 +73,11 @@ class Transport:
         """Connections open or being opened, in use or not."""
         return self._pool.size
 
+    @property
+    def resting_connections(self) -> int:
+        """Connections that the next requests need not open."""
+        return self._pool.resting
+
     async def request(
         self,
         method: str,

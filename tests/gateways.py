@@ -87,6 +87,15 @@ class Gateway:
 
         self.run(kept())
 
+    def wait_until_followed(self) -> None:
+        """Return once another gateway reads along what this one is asking for. Raises AssertionError after a limit."""
+        caching = self.house.caching
+        assert caching is not None
+        assert caching.replicas is not None
+        publishers, end = caching.replicas._publishers, time.monotonic() + LIMIT_S
+        while not self.call(len, publishers):
+            assert time.monotonic() < end, "nobody reads along"
+
     def begin_stop(self) -> None:
         """Stop as SIGTERM does; returns at once."""
         self._server.should_exit = True

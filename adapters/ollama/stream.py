@@ -17,8 +17,6 @@ from adapters.openai_errors import error_from_event
 from adapters.response import Response
 
 _LINE_LIMIT: Final = 16 * 1024 * 1024
-_DRAIN_S: Final = 0.5
-"""How long the end of the body may come after the last line, before the connection is given up instead of kept."""
 
 _LOOPING: Final = 30
 """Ollama ends an answer without its last line when one token came more than 30 times in a row."""
@@ -47,9 +45,6 @@ class OllamaStream(EngineAnswer):
     async def _read(self) -> bytes | None:
         if self._error is not None:
             raise self._error
-        if self.outcome.whole:
-            await self._drain()
-            return None
         try:
             data = await self._response.read_some()
         except Interrupted as error:
@@ -59,6 +54,8 @@ class OllamaStream(EngineAnswer):
         self._response.read_timeout_s = self._silence_s
         events = self._lines(data) if data else self._end()
         self._delivered = self._delivered or bool(events)
+        if self.outcome.whole:
+            self._finish()
         return events
 
     def close(self) -> None:
@@ -86,7 +83,7 @@ class OllamaStream(EngineAnswer):
         if self.outcome.whole:
             return out
         if self._repeats >= _LOOPING:
-            return out + self._finish(Line(done=True, done_reason="length"))
+            return out + self._last_events(Line(done=True, done_reason="length"))
         kind = Interrupted if self._delivered or out else Broken
         raise kind(f"{self.engine} ended its answer without its last line")
 
@@ -116,13 +113,13 @@ class OllamaStream(EngineAnswer):
             outcome.last_token_at = now = self._now()
             if outcome.first_token_at is None:
                 outcome.first_token_at = now
-        return out + self._finish(line) if line.done else out
+        return out + self._last_events(line) if line.done else out
 
     def _failed(self, error: object) -> EngineError:
         meant = error_from_event(error, secret=self._secret)
         return Interrupted(f"it failed in the middle of its answer: {meant.message}") if self._delivered else meant
 
-    def _finish(self, line: Line) -> bytes:
+    def _last_events(self, line: Line) -> bytes:
         outcome = self.outcome
         outcome.prompt_tokens, outcome.output_tokens = line.prompt_eval_count, line.eval_count
         outcome.decode_s = line.decode_s
@@ -136,13 +133,3 @@ class OllamaStream(EngineAnswer):
         if self._wants_usage and line.prompt_eval_count is not None:
             out += self._events.usage(line.prompt_eval_count, line.eval_count or 0)
         return out + DONE
-
-    async def _drain(self) -> None:
-        try:
-            async with asyncio.timeout(_DRAIN_S):
-                while await self._response.read_some():
-                    pass
-        except (TimeoutError, EngineError):
-            pass  # the answer is whole: this was for the connection only
-        finally:
-            self.close()

@@ -10,7 +10,7 @@ import pytest
 from engines import scripts
 from engines.scripted import Exchange
 from engines.signals import LIMIT_S, Gate
-from engines.subject import Subject, eventually
+from engines.subject import Subject, eventually, rested
 
 from adapters.base import Answer
 
@@ -68,12 +68,14 @@ async def test_closing_a_finished_answer_keeps_the_connection(played: Subject) -
         pytest.skip("HTTP/1.0 has no connection to keep")
     for _ in range(3):
         await played.stream({**STORY, "max_tokens": 3})
+        await rested(played.adapter)
         await played.whole({**STORY, "max_tokens": 3})
+        await rested(played.adapter)
     assert played.scripted.accepted == 1
     assert not any(request.left.is_set() for request in played.scripted.requests)
 
 
-async def test_the_bytes_behind_done_are_waited_for_so_that_the_connection_stays(played: Subject) -> None:
+async def test_an_answer_is_over_before_its_last_bytes_and_its_connection_stays_for_the_next(played: Subject) -> None:
     assert played.scripted is not None
     if played.scripted.http10 or played.adapter.kind == "ollama":
         pytest.skip("this engine ends its body with the last piece of the answer")
@@ -89,8 +91,10 @@ async def test_the_bytes_behind_done_are_waited_for_so_that_the_connection_stays
     answer = await played.adapter.send(played.call(STORY, stream=True))
     while not answer.outcome.whole:
         assert await answer.read() is not None
-    gate.open()
     assert await answer.read() is None
+    answer.close()
+    gate.open()
+    await rested(played.adapter)
     await played.stream({**STORY, "max_tokens": 3})
     assert played.scripted.accepted == 1
 

@@ -29,13 +29,15 @@ def chat(
     prompt_tokens: int = 5,
     cached_tokens: int | None = None,
     gate: Gate | None = None,
+    end: Gate | None = None,
     progress: Sequence[tuple[int, int]] = (),
     done: bool = True,
     headers: Mapping[str, str] | None = None,
 ) -> Script:
     """A right answer in the engine's own shape: a stream or one body, whatever the request asks for, for any operation.
 
-    A token is a text or a whole ``delta``. With a ``gate``, each event waits for a credit (so does the one body);
+    A token is a text or a whole ``delta``. With a ``gate``, each event waits for a credit (so does the one body), with
+    ``end`` the end of the stream's body, behind the last event;
     ``progress`` are (done, all) prompt tokens reported before. Without ``done`` there is no ``[DONE]``.
     """
 
@@ -52,6 +54,8 @@ def chat(
             if gate is not None:
                 await gate.pass_through()
             await exchange.data(event)
+        if end is not None:
+            await end.pass_through()
         await exchange.end()
 
     return script

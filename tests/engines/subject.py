@@ -10,9 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from engines.scripted import ScriptedEngine
+from engines.signals import LIMIT_S
 
 from adapters.base import Adapter, Answer, Call, EngineDescription, ModelDescription
 from adapters.body import Body
+from adapters.ollama import OllamaAdapter
+from adapters.openai_protocol import OpenAIAdapter
 from adapters.sse import event_data, split_events
 from policies.types import Capability, Operation
 
@@ -86,6 +89,17 @@ class Subject:
         answer = await self.adapter.send(self.call(fields, **options))
         assert not answer.streamed
         return json.loads(await read_all(answer)), answer
+
+
+async def rested(adapter: Adapter) -> None:
+    """Return once a connection waits for the next request: an answer is over before its body is."""
+    assert isinstance(adapter, OpenAIAdapter | OllamaAdapter)
+    transport = adapter._transport
+
+    async def rests() -> bool:
+        return transport.resting_connections > 0
+
+    await eventually(rests, every_s=0.001, limit_s=LIMIT_S, what="a connection rests")
 
 
 async def read_all(answer: Answer) -> bytes:

@@ -124,10 +124,7 @@ class TestTwoGateways:
         leading = asyncio.create_task(ask(one, chat_body(stream=first)))
         await engine.received(0)
         following = asyncio.create_task(ask(two, chat_body(stream=not first)))
-        publishers = one.house.caching.replicas._publishers  # type: ignore[union-attr]
-        async with asyncio.timeout(LIMIT_S):
-            while not one.call(lambda: len(publishers)):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await asyncio.to_thread(one.wait_until_followed)
         gate.open()
         assert (said(await leading), said(await following)) == ("miss", "coalesced")
         assert len(engine.requests) == 1
@@ -166,8 +163,9 @@ class TestTwoGateways:
     ) -> None:
         gate = Gate()
         engine.always(cut(gate=gate))
-        _, two, first = await led(start, valkey, engine)
+        one, two, first = await led(start, valkey, engine)
         second = asyncio.create_task(ask(two, chat_body(stream=True)))
+        await asyncio.to_thread(one.wait_until_followed)
         gate.open()
         for response in (await first, await second):
             assert "error" in response.text
@@ -180,10 +178,7 @@ class TestTwoGateways:
         engine.next(fail(gate=gate))
         one, two, first = await led(start, valkey, engine)
         second = asyncio.create_task(ask(two, chat_body(stream=True)))
-        publishers = one.house.caching.replicas._publishers  # type: ignore[union-attr]
-        async with asyncio.timeout(LIMIT_S):
-            while not one.call(lambda: len(publishers)):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await asyncio.to_thread(one.wait_until_followed)
         gate.open()
         assert (await first).status_code >= 500
         assert "[DONE]" in (await second).text

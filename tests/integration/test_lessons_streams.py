@@ -86,6 +86,28 @@ async def test_a_client_that_leaves_in_mid_stream_closes_the_upstream_connection
     await until_idle(running)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["off", "all"])
+async def test_a_client_that_leaves_right_behind_the_last_event_has_had_a_whole_answer(
+    scripted: Scripted, gateway: Start, kind: str, mode: str
+) -> None:
+    engine, gate = scripted(kind=kind), Gate()
+    engine.always(chat(end=gate))
+    running = gateway(engines=[engine_at(engine, "a")], cache={"mode": mode})
+    async with running.client() as client:
+        async with client.stream("POST", "/v1/chat/completions", json=chat_body(stream=True)) as response:
+            id_ = response.headers["x-request-id"]
+            async for data in events(response):
+                if data == "[DONE]":
+                    break
+        await until_idle(running)
+        told = (await client.get(f"/admin/requests/{id_}")).json()
+        again = await client.post("/v1/chat/completions", json=chat_body(stream=True)) if mode == "all" else None
+    gate.open()
+    assert told["ended"] == "done"
+    assert again is None or again.headers["x-paceline-cache"] == "hit"
+
+
 async def test_a_call_whose_client_left_counts_as_cancelled_and_not_as_a_failure(
     scripted: Scripted, gateway: Start
 ) -> None:

@@ -183,7 +183,7 @@ async def test_who_shares_the_call_of_another_gateway_is_linked_to_the_request_t
         await engine.received(0)
         gate.release(2)  # the head, and a first token
         following = asyncio.create_task(second.post(CHAT, json={**body, "stream": streams}))
-        await asyncio.to_thread(wait_until, lambda: two.call(lambda: len(two.house.running)) == 1)
+        await asyncio.to_thread(one.wait_until_followed)
         joining = asyncio.create_task(second.post(CHAT, json=body))
         await asyncio.to_thread(wait_until, lambda: shared_calls(two) >= 1)
         gate.open()

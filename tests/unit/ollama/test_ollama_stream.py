@@ -13,6 +13,7 @@ from engines.answers import call, events, read_all, text_of
 from engines.recorded import lines, recorded
 from engines.scripts import drop, hang, status, whole
 from engines.signals import Gate
+from engines.subject import rested
 
 from adapters.base import Endpoint
 from adapters.errors import Broken, Busy, Interrupted, Loading, Rejected, TimedOut, Unreachable
@@ -355,6 +356,7 @@ async def test_a_client_that_leaves_closes_the_connection_in_all_three_cases(oll
 async def test_connections_are_used_again_after_a_whole_answer(ollama) -> None:
     for _ in range(3):
         await stream_of(ollama, recorded("ollama/0.32/chat_stream"))
+        await rested(ollama.adapter)
     assert ollama.adapter._transport.open_connections == 1
 
 

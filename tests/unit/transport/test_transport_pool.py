@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from raw_server import Peer, RawServer
 
+from adapters import pool
 from adapters.errors import Broken, Busy, EngineError, Unreachable
-from adapters.transport import Transport
+from adapters.transport import Response, Transport
 
 
 async def ask(transport: Transport) -> bytes:
@@ -194,6 +195,60 @@ async def test_the_time_of_an_idle_connection_begins_anew_with_each_use(
         await ask(transport)
         await asyncio.sleep(0.05)
     assert server.accepted == 1
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n"
+
+
+async def first_byte(transport: Transport) -> Response:
+    response = await transport.request("POST", "/", body=b"x")
+    assert (await response.read_some()).startswith(b"a")
+    return response
+
+
+async def test_a_body_that_is_read_far_enough_gives_its_connection_to_the_next_request_with_its_end(
+    server: RawServer, connect: Callable[..., Transport]
+) -> None:
+    ends = asyncio.Event()
+
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED)
+        await ends.wait()
+        await peer.send(b"1\r\nb\r\n0\r\n\r\n")
+        await peer.request()
+        await peer.answer(b"next")
+
+    server.script = script
+    transport = connect(max_connections=1)
+    response = await first_byte(transport)
+    response.finish()
+    response.close()
+    assert await response.read_some() == b""
+    following = asyncio.create_task(ask(transport))
+    await asyncio.sleep(0)
+    ends.set()
+    assert await following == b"next"
+    assert server.accepted == 1
+
+
+@pytest.mark.parametrize("trickles", [False, True])
+async def test_a_body_without_an_end_is_waited_for_within_a_limit(
+    server: RawServer, transport: Transport, monkeypatch: pytest.MonkeyPatch, trickles: bool
+) -> None:
+    async def script(peer: Peer) -> None:
+        await peer.request()
+        await peer.send(CHUNKED)
+        while trickles:  # until the client's end is closed
+            await peer.send(b"1\r\na\r\n")
+            await asyncio.sleep(0)
+        await peer.gone()
+
+    server.script = script
+    monkeypatch.setattr(pool, "END_LIMIT_S", 0.05)
+    (await first_byte(transport)).finish()
+    assert transport.open_connections == 1
+    await until_closed(transport)
 
 
 async def test_a_stale_connection_is_replaced_once(server: RawServer, transport: Transport) -> None:
