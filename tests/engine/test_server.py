@@ -296,7 +296,7 @@ def test_a_client_that_leaves_frees_its_blocks(served: Served, words: int, strea
 
 def test_a_stop_signal_ends_what_runs_within_its_time(smollm2: Path, tmp_path: Path) -> None:
     with serving(smollm2, tmp_path / "log", "--precision", "fp32", "--context", "512") as served:
-        body = {**HELLO, "max_tokens": 60, "ignore_eos": True, "stream": True}
+        body = {**HELLO, "max_tokens": 20, "ignore_eos": True, "stream": True}
         with httpx.stream("POST", f"{served.url}/v1/chat/completions", json=body, timeout=LIMIT_S) as answer:
             lines = answer.iter_lines()
             next(lines)
