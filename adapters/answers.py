@@ -101,7 +101,6 @@ class JoinedAnswer(Answer):
         self._stream = stream
         self._join = Join(operation)
         self._size = 0
-        self._given = False
 
     def close(self) -> None:
         self._stream.close()
@@ -111,7 +110,7 @@ class JoinedAnswer(Answer):
             blob = await self._stream.read()
         except Interrupted as error:  # the client was given nothing of it: another engine may be asked
             raise Broken(error.message, engine=error.engine) from error
-        if blob is None or self._given:
+        if blob is None:
             return None
         if self.kept is not None and blob:
             self.kept.append(blob)
@@ -127,7 +126,6 @@ class JoinedAnswer(Answer):
             raise self._refuse(f"it answered with more than {MAX_BODY_BYTES} bytes")
         if not self.outcome.whole:
             return b""
-        self._given = True
         return msgspec.json.encode(self._join.body())
 
     def _refuse(self, message: str) -> Broken:

@@ -71,6 +71,15 @@ class Gateway:
         while self.inflight():
             assert time.monotonic() < end, "the ledger still counts a request"
 
+    def wait_until_reached(self) -> None:
+        """Return once the shared cache is in use, which no request waits for. Raises AssertionError after a limit."""
+        caching, end = self.house.caching, time.monotonic() + LIMIT_S
+        assert caching is not None
+        remote = caching.stores.remote
+        assert remote is not None
+        while not self.call(lambda: remote.available):
+            assert time.monotonic() < end, "the cache cannot be reached"
+
     def wait_until_kept(self) -> None:
         """Return once all answers so far are in the shared cache: a client has them a moment before that."""
         caching = self.house.caching

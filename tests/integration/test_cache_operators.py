@@ -22,7 +22,9 @@ StartValkey = Callable[..., Valkey]
 @pytest.fixture
 def cached(gateway: StartGateway, scripted: Callable[..., ScriptedEngine], valkey: StartValkey) -> Gateway:
     cache = {"url": valkey().url, "lookup_ms": 2000}
-    return gateway(engines=[engine_at(scripted(kind="llamacpp"), "a")], cache=cache)
+    made = gateway(engines=[engine_at(scripted(kind="llamacpp"), "a")], cache=cache)
+    made.wait_until_reached()
+    return made
 
 
 def ask(gateway: Gateway, text: str = "hi") -> httpx.Response:

@@ -23,6 +23,7 @@ def running(llamacpp: LlamaServer, tmp_path_factory: pytest.TempPathFactory) -> 
         engines = [{"name": "real", "url": llamacpp.url, "models": {llamacpp.model: MODEL}}]
         cache = {"url": server.url, "memory": 0, "lookup_ms": 2000}
         started = Gateway(tmp_path_factory.mktemp("cached"), engines=engines, cache=cache)
+        started.wait_until_reached()
         yield started
         started.stop()
 

@@ -40,17 +40,10 @@ def start(gateway: StartGateway, engine: ScriptedEngine) -> StartGateway:
         cache = {"url": url, "memory": 0, "lookup_ms": 2000, **more.pop("cache", {})}
         made = gateway(engines=[engine_at(engine, "a")], cache=cache, **more)
         if wait:
-            made.run(_available(made))
+            made.wait_until_reached()
         return made
 
     return start
-
-
-async def _available(gateway: Gateway) -> None:
-    remote = gateway.house.caching.stores.remote  # type: ignore[union-attr]
-    async with asyncio.timeout(LIMIT_S):
-        while not remote.available:  # noqa: ASYNC110 - no request ever waits for it, so it has no event
-            await asyncio.sleep(0.01)
 
 
 async def flushed(gateway: Gateway) -> None:
@@ -120,7 +113,7 @@ class TestTwoGateways:
         cache = {"url": url, "memory": 0, "lookup_ms": 2000}
         one, two = (gateway(engines=[engine_at(engine, "a")], cache=cache) for _ in range(2))
         for each in (one, two):
-            await asyncio.to_thread(each.run, _available(each))
+            await asyncio.to_thread(each.wait_until_reached)
         leading = asyncio.create_task(ask(one, chat_body(stream=first)))
         await engine.received(0)
         following = asyncio.create_task(ask(two, chat_body(stream=not first)))
@@ -306,7 +299,7 @@ class TestClearingForAll:
             server.start()
             for each in (one, two):
                 await ask(each, chat_body("this fails or not"))
-                await asyncio.to_thread(each.run, _available(each))
+                await asyncio.to_thread(each.wait_until_reached)
             assert await memory_of(two) > 0
             await cleared(one)
             await gone(two)
@@ -342,7 +335,7 @@ class TestEmbedded:
         for expected in ("miss", "hit"):
             gateway = Gateway(tmp_path, engines=[engine_at(engine, "a")], cache={"url": "embedded", "lookup_ms": 2000})
             try:
-                await asyncio.to_thread(gateway.run, _available(gateway))
+                await asyncio.to_thread(gateway.wait_until_reached)
                 assert said(await ask(gateway)) == expected
                 pid = gateway.house.caching._embedded.pid  # type: ignore[union-attr]
                 assert pid is not None
@@ -369,8 +362,8 @@ class TestEmbedded:
         one = Gateway(tmp_path, **options)
         two = Gateway(tmp_path, **options)
         try:
-            await asyncio.to_thread(one.run, _available(one))
-            await asyncio.to_thread(two.run, _available(two))
+            await asyncio.to_thread(one.wait_until_reached)
+            await asyncio.to_thread(two.wait_until_reached)
             await ask(one)
             await flushed(one)
             assert said(await ask(two)) == "hit"

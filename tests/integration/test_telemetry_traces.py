@@ -176,7 +176,8 @@ async def test_who_shares_the_call_of_another_gateway_is_linked_to_the_request_t
     one, two = (
         gateway(engines=[engine_at(engine, "a")], cache=cache, telemetry={"endpoint": collector.url}) for _ in range(2)
     )
-    await asyncio.to_thread(wait_until, lambda: all(is_reached(each) for each in (one, two)))
+    for each in (one, two):
+        await asyncio.to_thread(each.wait_until_reached)
     body = chat_body(stream=True)
     async with one.client() as first, two.client() as second:
         leading = asyncio.create_task(first.post(CHAT, json=body))
@@ -192,14 +193,6 @@ async def test_who_shares_the_call_of_another_gateway_is_linked_to_the_request_t
     assert len(engine.requests) == 1
     leader, *others = (collector.trace(each.headers["x-request-id"]) for each in answers)
     assert [each[0].links for each in others] == [[(leader[0].trace_id, leader[0].span_id)]] * 2
-
-
-def is_reached(running: Gateway) -> bool:
-    caching = running.house.caching
-    assert caching is not None
-    remote = caching.stores.remote
-    assert remote is not None
-    return bool(running.call(lambda: remote.available))
 
 
 def shared_calls(running: Gateway) -> float:

@@ -226,7 +226,6 @@ async def test_a_body_that_is_read_far_enough_gives_its_connection_to_the_next_r
     response.close()
     assert await response.read_some() == b""
     following = asyncio.create_task(ask(transport))
-    await asyncio.sleep(0)
     ends.set()
     assert await following == b"next"
     assert server.accepted == 1
@@ -241,7 +240,6 @@ async def test_a_body_without_an_end_is_waited_for_within_a_limit(
         await peer.send(CHUNKED)
         while trickles:  # until the client's end is closed
             await peer.send(b"1\r\na\r\n")
-            await asyncio.sleep(0)
         await peer.gone()
 
     server.script = script
