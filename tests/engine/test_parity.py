@@ -18,7 +18,9 @@ from tests.engine.driving import BLOCK, CPU, generate, own_blocks, runner, seque
 
 TOKENS = 64
 BF16_TOLERANCE = 1.25
-"""How much further from fp32 our logits in bf16 may be than transformers' in bf16: mean of all absolute differences."""
+"""How much further from fp32 our logits in bf16 may be than transformers' in bf16: the mean absolute differences of all
+prompts together. That of one prompt is chance: 0.4 to 1.8 by what a CPU's instructions round."""
+BF16_LENGTHS = (5, 37, 70, 18) * 6
 
 
 @cache
@@ -97,11 +99,14 @@ def test_drafts_are_accepted_as_far_as_they_are_what_would_have_come(folder: Pat
 def test_logits_in_bf16_are_as_near_to_fp32_as_transformers_are(folder: Path) -> None:
     exact, rounded = reference(folder), reference(folder, torch.bfloat16)
     engine = runner(folder, torch.bfloat16)
-    for prompt in prompts(exact.config.vocab_size):
+    our_error = their_error = 0.0
+    for prompt in prompts(exact.config.vocab_size, BF16_LENGTHS):
         one = sequence(0, prompt)
         own_blocks([one], 1)
         with torch.inference_mode():
             batch = assemble(Plan((Row(one, 0, len(prompt), True),)), BLOCK, CPU)
             ours = engine.model.logits(engine.model(batch, engine.cache)).float()
             truth, theirs = (model(torch.tensor([prompt])).logits[0].float() for model in (exact, rounded))
-        assert (ours - truth).abs().mean() < BF16_TOLERANCE * (theirs - truth).abs().mean()
+        our_error += float((ours - truth).abs().mean())
+        their_error += float((theirs - truth).abs().mean())
+    assert our_error < BF16_TOLERANCE * their_error
