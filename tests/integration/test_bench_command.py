@@ -228,7 +228,8 @@ def test_a_real_llama_cpp_is_started_measured_interrupted_measured_on_and_stoppe
         assert not record.failed
         assert record.output_tokens == 8
         assert record.uncached_tokens == record.prompt_tokens
-        assert record.prompt_tokens == pytest.approx(record.asked.prompt_tokens, rel=0.2)
+        # Two short texts of one length in bytes differ by a tenth in tokens, the worst of 500 such medians by 0.41.
+        assert record.prompt_tokens == pytest.approx(record.asked.prompt_tokens, rel=0.5)
         assert record.peak_memory_bytes is not None
         assert record.peak_memory_bytes > 90_000_000
         assert record.engine_prefill_s is not None
