@@ -19,6 +19,7 @@ from engine.tool_calls import BARE, BLANK, PLAIN_JSON_HELP, CallParser, Delta, c
 Message = Mapping[str, Any]
 TAGS = (("<think>", "</think>"), ("[THINK]", "[/THINK]"))
 TOKENS = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
+NEEDS = "a call needs a function with a name and arguments in JSON"
 # What a template that meets messages it was not made for can raise, beside jinja2's own errors.
 FAILURES = (
     TemplateError,
@@ -228,8 +229,11 @@ def _plain(message: Message, place: int) -> dict[str, Any]:
         plain["content"] = ""
     elif not isinstance(content, str):
         raise InvalidRequest("content has to be a text or a list of parts", f"messages[{place}].content")
-    if plain.get("tool_calls"):
-        plain["tool_calls"] = [_plain_call(call, f"messages[{place}].tool_calls") for call in plain["tool_calls"]]
+    if calls := plain.get("tool_calls"):
+        field = f"messages[{place}].tool_calls"
+        if not isinstance(calls, list):
+            raise InvalidRequest("tool_calls has to be a list of calls", field)
+        plain["tool_calls"] = [_plain_call(call, field) for call in calls]
     return plain
 
 
@@ -239,7 +243,9 @@ def _plain_call(call: Any, field: str) -> dict[str, Any]:
         arguments = function.get("arguments") or "{}"
         function["arguments"] = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (LookupError, TypeError, ValueError) as error:
-        raise InvalidRequest(f"a call needs a function with a name and arguments in JSON: {error}", field) from error
+        raise InvalidRequest(f"{NEEDS}: {error}", field) from error
+    if not isinstance(function.get("name"), str):
+        raise InvalidRequest(NEEDS, field)
     return {**call, "function": function}
 
 

@@ -52,9 +52,15 @@ def test_calls_reach_the_template_as_objects_and_broken_ones_are_refused_by_plac
 
     assert render(CHATML, asked('{"city": "Bern"}')) == render(CHATML, asked({"city": "Bern"}))
     assert "Bern" in render(CHATML, asked('{"city": "Bern"}'))
-    with pytest.raises(InvalidRequest) as refused:
-        render(CHATML, asked("{broken"))
-    assert refused.value.field == "messages[0].tool_calls"
+    nameless = {"function": {"arguments": "{}"}}
+    for broken in (
+        asked("{broken"),
+        *([USER | {"tool_calls": calls}] for calls in (7, "calls", {"function": {"name": "weather"}}, [7], [nameless])),
+    ):
+        for template in (CHATML, "{{ messages }}"):
+            with pytest.raises(InvalidRequest) as refused:
+                render(template, broken)
+            assert refused.value.field == "messages[0].tool_calls"
 
 
 def test_a_template_that_knows_no_tools_is_told_of_them_in_the_system_message() -> None:
@@ -72,6 +78,20 @@ def test_a_template_that_knows_no_tools_is_told_of_them_in_the_system_message() 
     assert json.dumps(TOOL["function"]) in prompt
     assert '[assistant]{"name": "weather", "arguments": {"city": "Bern"}}' in prompt
     assert prompt.endswith("[user]Result of the function: sunny\nResult of clock: noon")
+    assert render(template, messages[1:], tools=[TOOL]).startswith("[system]")
+
+
+def test_two_calls_of_one_message_are_told_as_a_list_where_a_template_knows_none() -> None:
+    calls = [{"function": {"name": name, "arguments": "{}"}} for name in ("weather", "clock")]
+    told = render("{{ messages[0].content }}", [{"role": "assistant", "content": "So:", "tool_calls": calls}])
+    said, _, listed = told.partition("\n")
+    assert said == "So:"
+    assert json.loads(listed) == [{"name": "weather", "arguments": {}}, {"name": "clock", "arguments": {}}]
+
+
+def test_whether_there_is_a_template_can_be_asked() -> None:
+    assert Dialogue(CHATML, {}).chats
+    assert not Dialogue(None, {}).chats
 
 
 def test_what_a_template_refuses_or_cannot_do_is_the_requests_fault() -> None:
@@ -202,11 +222,13 @@ def test_templates_and_their_tokens_are_found_in_a_folder(tmp_path: Path) -> Non
     settings: dict[str, Any] = {
         "eos_token": {"content": "</s>"},
         "bos_token": None,
-        "chat_template": "{{ eos_token }}1",
+        "unk_token": "<unk>",
+        "pad_token": {"content": "<pad>"},
+        "chat_template": "{{ eos_token }}1{{ unk_token }}{{ pad_token }}",
     }
     file = tmp_path / "tokenizer_config.json"
     file.write_text(json.dumps(settings))
-    assert Dialogue.open(tmp_path).render([USER]) == "</s>1"
+    assert Dialogue.open(tmp_path).render([USER]) == "</s>1<unk><pad>"
     two = [{"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | length }}"}]
     file.write_text(json.dumps({**settings, "chat_template": two}))
     assert Dialogue.open(tmp_path).render([USER]) == "plain"
@@ -216,9 +238,12 @@ def test_templates_and_their_tokens_are_found_in_a_folder(tmp_path: Path) -> Non
 
 
 def test_a_template_and_its_tokens_are_found_in_a_gguf_file(tmp_path: Path) -> None:
-    values = LLAMA | bpe(["a", "<s>", "</s>"], [], [], "smollm", bos_token_id=1, eos_token_id=2, chat_template="x")
-    values["tokenizer.chat_template"] = "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}"
-    assert Dialogue.open(write(tmp_path / "m.gguf", values)).render([USER]) == "<s>hi</s>"
+    ids = {"bos_token_id": 1, "eos_token_id": 2, "unknown_token_id": 3, "padding_token_id": 4}
+    values = LLAMA | bpe(["a", "<s>", "</s>", "<unk>", "<pad>"], [], [], "smollm", **ids)
+    values["tokenizer.chat_template"] = (
+        "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}{{ unk_token }}{{ pad_token }}"
+    )
+    assert Dialogue.open(write(tmp_path / "m.gguf", values)).render([USER]) == "<s>hi</s><unk><pad>"
 
 
 def test_the_schema_of_a_forced_call_allows_the_named_tool_alone() -> None:

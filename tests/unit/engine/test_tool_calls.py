@@ -114,6 +114,11 @@ def test_an_answer_is_read_the_same_however_it_is_cut(
         assert call["type"] == "function"
 
 
+@pytest.mark.parametrize("answer", ["<thi", " <", "<think", "<tool_c"])
+def test_an_answer_that_ends_within_what_could_have_been_a_mark_is_content(answer: str) -> None:
+    assert message(parsed(HERMES + "</think>", "", [answer]))["content"] == answer
+
+
 def test_arguments_come_while_they_are_written_and_after_the_name() -> None:
     parser = Dialogue(HERMES, {}).parser("", ("weather",))
     assert parser.feed('<tool_call>{"name": "wea') == []
