@@ -213,7 +213,8 @@ def _format(body: Body, fields: dict[str, object]) -> None:
     if kind == "json_object":
         fields["format"] = "json"
     elif kind == "json_schema":
-        schema = Body({"response_format": wanted.get("json_schema", Raw(b"{}"))}).get("response_format", dict[str, Raw])
+        described = Body({"response_format": wanted.get("json_schema", Raw(b"{}"))})
+        schema = described.get("response_format", dict[str, Raw]) or {}
         if "schema" not in schema:
             raise Rejected("'response_format.json_schema' has no 'schema'", param="response_format")
         fields["format"] = schema["schema"]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-import msgspec
 import pytest
 from asking import fields, language
 from hypothesis import given, settings
@@ -16,6 +14,7 @@ from hypothesis import strategies as st
 from engine.errors import InvalidRequest
 from engine.fields import Fields
 from engine.protocol import Language, read_chat, read_completion, read_embedding, read_text, read_tokens
+from tests.unit.odd import odd_bodies
 
 TOOL = {"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "weather", "arguments": '{"city": "Bern"}'}}
@@ -64,20 +63,6 @@ BODIES: dict[str, tuple[Callable[[Fields, Language], object], dict[str, Any]]] =
     "tokenize": (read_text, {"messages": CHAT["messages"], "tools": [TOOL], "prompt": "p", "add_special_tokens": True}),
     "detokenize": (read_tokens, {"tokens": [1, 2]}),
 }
-NUMBERS = st.integers(-(2**65), 2**65) | st.floats(allow_nan=False, allow_infinity=False)
-VALUES = st.recursive(
-    st.none() | st.booleans() | NUMBERS | st.text(max_size=4),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2),
-    max_leaves=3,
-)
-
-
-def places(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """All places within a JSON value, by the names and numbers that lead there."""
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, each in inner:
-        yield (*path, key)
-        yield from places(each, (*path, key))
 
 
 @pytest.mark.parametrize("templates", LANGUAGES)
@@ -88,17 +73,8 @@ def test_a_body_with_anything_in_one_place_or_nothing_is_read_or_refused(
     kind: str, templates: str, data: st.DataObject
 ) -> None:
     read, body = BODIES[kind]
-    odd = copy.deepcopy(body)
-    *path, last = data.draw(st.sampled_from(list(places(body))))
-    within: Any = odd
-    for key in path:
-        within = within[key]
-    if data.draw(st.booleans()):
-        within[last] = data.draw(VALUES)
-    else:
-        del within[last]
     with suppress(InvalidRequest):
-        read(Fields.decode(msgspec.json.encode(odd)), LANGUAGES[templates])
+        read(Fields.decode(data.draw(odd_bodies(body))), LANGUAGES[templates])
 
 
 @pytest.mark.parametrize("kind", BODIES)

@@ -241,6 +241,7 @@ async def test_the_usual_values_of_such_fields_are_no_obstacle(ollama) -> None:
         ({"stop": 5}, {}),
         ({"response_format": {"type": "yaml"}}, {}),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, {}),
+        ({"response_format": {"type": "json_schema", "json_schema": None}}, {}),
         ({"options": {"num_ctx": "big"}}, {}),
         ({"prompt": ["a", "b"]}, {"operation": Operation.COMPLETION}),
         ({"prompt": [1, 2, 3]}, {"operation": Operation.COMPLETION}),
