@@ -9,6 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,13 +18,34 @@ import psutil
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-READY_LIMIT_S = 400.0
+READY_LIMIT_S = 1500.0
+STILL_LIMIT_S = 240.0
+"""Without an engine that comes up or a step of a measurement. How long all of it takes depends on how many engines
+there are, and on how they get on with each other: a pair that fights for the cores needs minutes."""
 STOP_LIMIT_S = 30.0
 POLL_S = 0.25
 
 
 class GatewayFailed(Exception):
     """The gateway ended, or did not become ready in time; the message has the end of its log."""
+
+
+class Patience:
+    """How long to wait for something that tells how far it is: while there is news, up to a limit for all of it."""
+
+    def __init__(self, still_limit_s: float, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._still_limit_s = still_limit_s
+        self._clock = clock
+        self._end = clock() + limit_s
+        self._still_end = clock() + still_limit_s
+        self._news: object = None
+
+    def is_over(self, news: object) -> bool:
+        """Whether it has been too long: in all, or since ``news`` was last another."""
+        if news != self._news:
+            self._news = news
+            self._still_end = self._clock() + self._still_limit_s
+        return self._clock() > min(self._end, self._still_end)
 
 
 class Gateway:
@@ -61,9 +83,13 @@ class Gateway:
         raise self._failed("ended at once")
 
     def wait_until_measured(self, console: Console, names: set[str]) -> None:
-        """Show a progress bar until every engine is up and measured. Raises ``GatewayFailed``."""
+        """Show a progress bar until every engine is up and measured.
+
+        Raises ``GatewayFailed`` when there is no progress for ``STILL_LIMIT_S``, and in any case after
+        ``READY_LIMIT_S``.
+        """
         columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-        deadline = time.monotonic() + READY_LIMIT_S
+        patience = Patience(STILL_LIMIT_S, READY_LIMIT_S)
         with Progress(*columns, console=console, transient=not console.is_terminal) as progress:
             task = progress.add_task("Loading models", total=None)
             while True:
@@ -79,9 +105,10 @@ class Gateway:
                         return
                 else:
                     progress.update(task, description=f"Loading models ({len(up & names)} of {len(names)} are up)")
-                if time.monotonic() > deadline:
+                if patience.is_over((up, measuring["done"], measuring["now"])):
                     raise self._failed(
-                        f"was not ready within {READY_LIMIT_S:g} s; up: {', '.join(sorted(up)) or 'none'}"
+                        f"is not ready, and it has been too long; up: {', '.join(sorted(up)) or 'none'}, "
+                        f"measured: {measuring['done']}, now: {measuring['now'] or 'nothing'}"
                     )
                 time.sleep(POLL_S)
 
