@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,6 +23,8 @@ PROMPT_TOKENS = 64
 OUTPUT_TOKENS = 12
 RUNS = 3
 """How often each is timed, in turns: one run of a short request says more about the machine's moment than the pair."""
+ENOUGH_S = 60.0
+"""After so long no further turn begins: where one is this slow, a moment of the machine is little beside it."""
 DECODE_TOKENS = 256
 PREFILL_TOKENS = 512
 """What the neighbour is given to write, and to read, again and again while the other is timed."""
@@ -65,22 +68,27 @@ async def measure_beside(
     progress: Progress = silent,
     seed: int | None = None,
     idle_limit_s: float = IDLE_LIMIT_S,
+    enough_s: float = ENOUGH_S,
 ) -> tuple[Record, ...]:
     """Time ``timed`` while ``neighbour`` decodes, and while it prefills; the same member twice means the same engine.
 
     Takes about twenty seconds on a CPU. Returns a record for each of the two activities, of medians over ``RUNS`` runs,
-    or over fewer where live traffic left no room for more; none where it left not even one of each: the pair is to be
-    tried again later. When an engine failed, the last record has the cause. Nobody else may measure on the same
-    hardware meanwhile.
+    or over fewer where they take longer than ``enough_s`` or live traffic left no room for more; none where it left not
+    even one of each: the pair is to be tried again later. When an engine failed, the last record has the cause. Nobody
+    else may measure on the same hardware meanwhile.
     """
     pair = _Pair(timed, neighbour, seed)
     traffic = traffic or Traffic()
     failed: tuple[Record, ...] = ()
     steps = [activity for _ in range(RUNS) for activity in (ALONE, DECODING, PREFILLING)]
+    clock = asyncio.get_running_loop().time
+    begun = clock()
     try:
         progress(timed.deployment.id, 0, len(steps), "warming up")
         await traffic.quietly(pair.warm_up, idle_limit_s=idle_limit_s)
         for done, activity in enumerate(steps):
+            if activity == ALONE and pair.is_timed and clock() - begun >= enough_s:
+                break
             beside = "alone" if activity == ALONE else f"beside {neighbour.deployment.id} {activity}"
             progress(timed.deployment.id, done, len(steps), beside)
             await traffic.quietly(partial(pair.run, activity), idle_limit_s=idle_limit_s)

@@ -95,6 +95,20 @@ async def test_the_timed_request_runs_while_the_neighbour_decodes_and_while_it_p
         assert record.pair.decode_factor > 0
 
 
+async def test_a_pair_that_takes_too_long_is_timed_once_beside_each_and_no_more(
+    scripted: Engines, members: Members
+) -> None:
+    timed, other = scripted(kind="llamacpp"), scripted(kind="llamacpp")
+    neighbour = Neighbour(other, timed)
+    records = await measure_beside(members(timed), members(other, "neighbour"), enough_s=0)
+    assert neighbour.seen == ["", "", "decoding", "prefilling"]
+    for record in records:
+        assert len(record.runs) == 1
+        assert record.beside is not None
+        assert len(record.beside.alone) == 1
+        assert record.failed == ""
+
+
 async def test_the_neighbour_is_left_quiet_its_stream_closed_and_its_prefill_ended(
     scripted: Engines, members: Members
 ) -> None:
