@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import subprocess
 import sys
 import threading
+import venv
 import zipfile
 from pathlib import Path
 
@@ -165,6 +167,30 @@ class TestTheModelExecutable:
         for arguments in (["--check"], []):
             answer = model("--precision", "q8_0", *arguments)
             assert (answer.returncode, answer.stdout, answer.stderr) == (OK, f"{place}\n", "")
+
+
+class TestEnvironments:
+    def test_an_environment_without_pip_uses_the_uv_that_another_has_fetched(
+        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        venv.create(tmp_path / "bare", with_pip=False)
+        uv = cache / "uv" / "bin" / "uv"
+        uv.parent.mkdir(parents=True)
+        uv.write_text('#!/bin/sh\nif [ "$1" = venv ]; then for folder; do :; done; mkdir -p "$folder/bin"; fi\n')
+        uv.chmod(0o755)
+        tools = tmp_path / "tools"
+        tools.mkdir()
+        (tools / "mkdir").symlink_to(str(shutil.which("mkdir")))
+        monkeypatch.setenv("PATH", str(tools))
+        monkeypatch.setenv("PYTHONPATH", str(MODEL.parent))
+        made = "from engine_kit.packages import environment; print(environment('made', ['some']).make())"
+        bare = [str(tmp_path / "bare" / "bin" / "python"), "-c", made]
+        printed = subprocess.run(bare, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+        assert Path(printed.strip()).parent.is_dir()
+        shutil.rmtree(cache / "uv")
+        other = [*bare[:-1], made.replace("'some'", "'other'")]
+        refused = subprocess.run(other, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        assert "neither uv nor pip is here" in refused.stderr
 
 
 class TestChecksums:

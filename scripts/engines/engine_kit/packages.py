@@ -92,10 +92,11 @@ def _pip() -> list[str]:
 def _uv() -> list[str]:
     if found := shutil.which("uv"):
         return [found]
-    if not importlib.util.find_spec("pip"):
-        raise UnavailableError("neither uv nor pip is here: install one of them, e.g. with `python3 -m ensurepip`")
 
     def build(folder: Path) -> None:
+        # An environment that uv made has no pip: there uv has to have been fetched by another one before.
+        if not importlib.util.find_spec("pip"):
+            raise UnavailableError("neither uv nor pip is here: install one of them, e.g. with `python3 -m ensurepip`")
         _fetch([sys.executable, "-m", "pip", "install", "--target", str(folder), "uv"], "fetching uv")
 
     return [str(Artifact("uv", build, "bin/uv").make())]
