@@ -9,11 +9,11 @@ import msgspec
 
 from adapters.base import Answer, Outcome
 from adapters.errors import Broken, EngineError, Interrupted
-from adapters.join import Join
+from adapters.heard import NOT_JSON
+from adapters.join import Join, Misshapen
 from adapters.openai_errors import error_from_event
 from adapters.relay import Relay
 from adapters.response import Response
-from adapters.sse import event_data, split_events
 from adapters.usage import id_of, read_timings, read_usage
 from policies.types import Operation
 
@@ -21,7 +21,6 @@ MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 
 _MODEL: Final = b'"model"'
 
-_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 _decode_raw: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
@@ -116,17 +115,12 @@ class JoinedAnswer(Answer):
             self.kept.append(blob)
         self._size += len(blob)
         try:
-            for event in split_events(blob):
-                data = event_data(event)
-                if data and data != b"[DONE]":
-                    self._join.add(_decode(data))
-        except (TypeError, AttributeError) as error:
-            raise self._refuse("it sent an event of a shape that OpenAI's protocol does not have") from error
-        if self._size > MAX_BODY_BYTES:
-            raise self._refuse(f"it answered with more than {MAX_BODY_BYTES} bytes")
-        if not self.outcome.whole:
-            return b""
-        return msgspec.json.encode(self._join.body())
+            self._join.add(blob)
+            if self._size > MAX_BODY_BYTES:
+                raise self._refuse(f"it answered with more than {MAX_BODY_BYTES} bytes")
+            return msgspec.json.encode(self._join.body()) if self.outcome.whole else b""
+        except Misshapen as error:
+            raise self._refuse(f"it sent {error}") from error
 
     def _refuse(self, message: str) -> Broken:
         self.close()
@@ -151,7 +145,7 @@ class WholeAnswer(EngineAnswer):
         self._ended = True
         try:
             said = _decode_whole(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise Broken("it answered with something that is not a JSON object of OpenAI's protocol") from error
         if said.error:
             raise error_from_event(said.error, secret=self._secret)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from adapters.heard import NOT_JSON
 from policies.types import Operation
 
 Raw = msgspec.Raw
@@ -43,7 +44,7 @@ class Body:
             return cls(_decoder.decode(data))  # type: ignore[arg-type]
         except msgspec.ValidationError:
             raise BodyError("the body has to be a JSON object") from None
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise BodyError(f"the body is not valid JSON: {error}") from None
 
     def __contains__(self, name: str) -> bool:
@@ -64,7 +65,7 @@ class Body:
             return None
         try:
             return _decoder_of(type_).decode(value)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise BodyError(f"'{name}': {error}", param=name) from None
 
     def encode(self, set_: dict[str, object] | None = None, *, drop: frozenset[str] = frozenset()) -> bytes:

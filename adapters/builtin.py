@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 
 from adapters.base import Call, EngineDescription, EngineLoad, ModelDescription
 from adapters.errors import Broken, Rejected
+from adapters.heard import cards_in, count_in, size_in, text_in
 from adapters.openai_protocol import OpenAIAdapter, has_text_prompt
 from adapters.prometheus import read_gauges
 from policies.types import Capability, Operation, Precision
@@ -44,11 +45,11 @@ class BuiltinAdapter(OpenAIAdapter):
     async def describe(self) -> EngineDescription:
         await self._ask("GET", "/ready")
         listed = await self._ask_json("GET", "/v1/models")
-        cards = [card for card in listed.get("data") or () if isinstance(card, dict) and card.get("id")]
+        cards = cards_in(listed)
         if not cards:
             raise Broken("it lists no model", engine=self.endpoint.name)
         models = tuple(self._describe_model(card) for card in cards)
-        return EngineDescription(self.kind, self.label, str(cards[0].get("version") or ""), models)
+        return EngineDescription(self.kind, self.label, text_in(cards[0].get("version")), models)
 
     async def load(self) -> EngineLoad:
         gauges = read_gauges(await self._ask("GET", "/metrics"))
@@ -67,26 +68,26 @@ class BuiltinAdapter(OpenAIAdapter):
             count = (await self._ask_json("POST", "/tokenize", {**body, "model": call.engine_model})).get("count")
         except Rejected:
             return None
-        return count if isinstance(count, int) else None
+        return count_in(count)
 
     def _describe_model(self, card: dict[str, Any]) -> ModelDescription:
         precision = next((each for each in Precision if each == card.get("precision")), Precision.UNKNOWN)
         scheme = _named(card.get("scheme"))
-        context, slots, cache_block = card.get("context"), card.get("slots"), card.get("cache_block")
+        cache_block = count_in(card.get("cache_block"))
         return ModelDescription(
-            engine_model=str(card["id"]),
+            engine_model=card["id"],
             precision=precision,
             scheme="" if scheme == precision else scheme,
             precision_from="nobody" if precision is Precision.UNKNOWN else "engine",
-            context=context if isinstance(context, int) else None,
-            slots=slots if isinstance(slots, int) else None,
+            context=size_in(card.get("context")),
+            slots=size_in(card.get("slots")),
             capabilities=_GENERATES - _CHATS if card.get("chat") is False else _GENERATES,
-            digest=str(card.get("digest") or ""),
+            digest=text_in(card.get("digest")),
             settings=" ".join(f"{name}={card[name]}" for name in ("device", "kv_cache", "threads") if card.get(name)),
-            cache_block=cache_block if isinstance(cache_block, int) else 1,
+            cache_block=1 if cache_block is None else cache_block,
         )
 
 
 def _named(scheme: object) -> str:
     """A scheme's name. What follows it is how it is computed, which is measured anew at each start."""
-    return scheme.partition(":")[0].strip() if isinstance(scheme, str) else ""
+    return text_in(scheme).partition(":")[0].strip()

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+import msgspec
+
+from adapters.heard import NOT_JSON
+from adapters.sse import event_data, split_events
 from policies.types import Operation
 
 _SAID_ONCE = frozenset({"role", "id", "type", "name", "index"})
 """Texts that engines send once, or repeat whole: never concatenated."""
 
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
+
+
+class Misshapen(ValueError):
+    """An answer has a shape that OpenAI's protocol does not have."""
+
+    def __init__(self) -> None:
+        super().__init__("an event of a shape that OpenAI's protocol does not have")
+
+
+ODD: Final = (TypeError, AttributeError, KeyError, *NOT_JSON)
+"""What taking an answer for one of that shape raises where it is not."""
+
 
 class Join:
-    """Add each event's JSON object in order, then take ``body``.
+    """Add the events in order, then take ``body``. Both raise ``Misshapen``.
 
     Texts of a delta are concatenated, lists extended, tool calls joined by their index; of anything else the last value
     counts, as it does at the top level (usage, timings, …). Unknown fields are kept by the same rules.
@@ -22,20 +39,32 @@ class Join:
         self._top: dict[str, Any] = {}
         self._choices: dict[int, dict[str, Any]] = {}
 
-    def add(self, chunk: dict[str, Any]) -> None:
-        """Add one event."""
+    def add(self, events: bytes) -> None:
+        """Add a blob of whole server-sent events."""
+        try:
+            for event in split_events(events):
+                data = event_data(event)
+                if data and data != b"[DONE]":
+                    self._add_chunk(_decode(data))
+        except ODD as error:
+            raise Misshapen from error
+
+    def body(self) -> dict[str, Any]:
+        """The whole answer."""
+        kind = "chat.completion" if self._chat else "text_completion"
+        try:
+            choices = [self._choice(self._choices[index]) for index in sorted(self._choices)]
+        except ODD as error:
+            raise Misshapen from error
+        return {**self._top, "object": kind, "choices": choices}
+
+    def _add_chunk(self, chunk: dict[str, Any]) -> None:
         for name, value in chunk.items():
             if name != "choices" and (value is not None or name not in self._top):
                 self._top[name] = value
         for piece in chunk.get("choices") or ():
             index = piece.get("index", 0)
             self._add_choice(self._choices.setdefault(index, {"index": index}), piece)
-
-    def body(self) -> dict[str, Any]:
-        """The whole answer."""
-        kind = "chat.completion" if self._chat else "text_completion"
-        choices = [self._choice(self._choices[index]) for index in sorted(self._choices)]
-        return {**self._top, "object": kind, "choices": choices}
 
     def _add_choice(self, choice: dict[str, Any], piece: dict[str, Any]) -> None:
         for name, value in piece.items():

@@ -19,6 +19,7 @@ from adapters.base import Call, EngineDescription, EngineLoad, ModelDescription
 from adapters.body import BodyError
 from adapters.errors import Broken, Rejected
 from adapters.gguf_types import precision_of, scheme_of
+from adapters.heard import NOT_JSON, cards_in, object_in, size_in, text_in
 from adapters.openai_protocol import OpenAIAdapter
 from adapters.prometheus import read_gauges
 from adapters.relay import StreamQuirks
@@ -49,7 +50,7 @@ class LlamaCppAdapter(OpenAIAdapter):
         await self._ask("GET", "/health")
         props, listed = await asyncio.gather(self._ask_if_there("/props"), self._ask_json("GET", "/v1/models"))
         self._has_metrics = props.get("endpoint_metrics", True) is True
-        cards = [card for card in listed.get("data") or () if isinstance(card, dict) and card.get("id")]
+        cards = cards_in(listed)
         if not cards:
             raise Broken("it lists no model", engine=self.endpoint.name)
         version = _version(props, cards[0])
@@ -72,7 +73,7 @@ class LlamaCppAdapter(OpenAIAdapter):
             slots = msgspec.json.decode(await self._ask("GET", "/slots"), type=list[dict[str, Any]])
         except Rejected:
             return EngineLoad()
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise Broken("its answer to /slots is not a list", engine=self.endpoint.name) from error
         return EngineLoad(running=sum(slot.get("is_processing") is True for slot in slots))
 
@@ -96,28 +97,26 @@ class LlamaCppAdapter(OpenAIAdapter):
         try:
             data = await self._ask("POST", "/apply-template", call.body.encode())
             return msgspec.json.decode(data, type=dict[str, str]).get("prompt")
-        except (Rejected, Broken, msgspec.DecodeError):
+        except (Rejected, Broken, *NOT_JSON):
             return None
 
     async def _describe_model(self, card: dict[str, Any], props: dict[str, Any], version: str) -> ModelDescription:
-        meta = card.get("meta") or {}
+        meta = object_in(card.get("meta"))
         endpoint = self.endpoint
-        file_type = str(props.get("model_ftype") or meta.get("ftype") or "")
+        file_type = text_in(props.get("model_ftype")) or text_in(meta.get("ftype"))
         precision, source = precision_of(file_type), "engine"
         if precision is Precision.UNKNOWN and endpoint.precision is not None:
             precision, source = endpoint.precision, "configuration"
-        name = PurePath(str(props.get("model_path") or card["id"])).name
+        name = PurePath(text_in(props.get("model_path")) or card["id"]).name
         digest = ":".join(str(part) for part in (name, meta.get("size", ""), meta.get("n_params", ""), file_type))
-        context = (props.get("default_generation_settings") or {}).get("n_ctx") or meta.get("n_ctx")
-        slots = props.get("total_slots")
         return ModelDescription(
-            engine_model=str(card["id"]),
+            engine_model=card["id"],
             precision=precision,
             scheme=scheme_of(file_type) or endpoint.scheme,
             precision_from=source if precision is not Precision.UNKNOWN else "nobody",
-            context=context if isinstance(context, int) else None,
-            slots=slots if isinstance(slots, int) else endpoint.slots,
-            capabilities=await self._capabilities(props, version, str(card["id"]), digest),
+            context=size_in(_defaults(props).get("n_ctx")) or size_in(meta.get("n_ctx")),
+            slots=size_in(props.get("total_slots")) or endpoint.slots,
+            capabilities=await self._capabilities(props, version, card["id"], digest),
             digest=digest,
             settings=_settings(props, _tags(card)),
         )
@@ -130,11 +129,11 @@ class LlamaCppAdapter(OpenAIAdapter):
         found = set(_TEXT)
         if _has_tools(props):
             found |= {Capability.TOOLS, Capability.TOOL_CHOICE}
-        modalities = props.get("modalities") or {}
+        modalities = object_in(props.get("modalities"))
         found |= {kind for kind in (Capability.VISION, Capability.AUDIO) if modalities.get(kind.value) is True}
         build = _BUILD.match(version)
         ignores_n = build is not None and 0 < int(build[1]) < _CHOICES_SINCE_BUILD
-        if (props.get("total_slots") or 1) > 1 and not ignores_n:
+        if (size_in(props.get("total_slots")) or 1) > 1 and not ignores_n:
             found.add(Capability.CHOICES)
         return frozenset(found)
 
@@ -155,7 +154,7 @@ def _has_tools(props: dict[str, Any]) -> bool:
     caps = props.get("chat_template_caps")
     if isinstance(caps, dict) and "supports_tools" in caps:
         return caps["supports_tools"] is True and caps.get("supports_tool_calls") is True
-    return "tools" in str(props.get("chat_template") or "")
+    return "tools" in text_in(props.get("chat_template"))
 
 
 def _tags(card: dict[str, Any]) -> list[str]:
@@ -166,19 +165,23 @@ def _tags(card: dict[str, Any]) -> list[str]:
 
 def _version(props: dict[str, Any], card: dict[str, Any]) -> str:
     """The build; that of xllamacpp does not know its own number, but its server says the package's."""
-    build = str(props.get("build_info") or "unknown")
+    build = text_in(props.get("build_info")) or "unknown"
     package = next((tag for tag in _tags(card) if tag.startswith("xllamacpp-")), "")
     return package.replace("-", " ", 1) if package and build.startswith(("b0", "unknown")) else build
 
 
+def _defaults(props: dict[str, Any]) -> dict[str, Any]:
+    return object_in(props.get("default_generation_settings"))
+
+
 def _settings(props: dict[str, Any], tags: list[str]) -> str:
     """What is seen of the settings that change speed or output."""
-    defaults = props.get("default_generation_settings") or {}
+    defaults = _defaults(props)
     parts = {
         "slots": props.get("total_slots"),
         "ctx": defaults.get("n_ctx"),
-        "template": f"{zlib.crc32(str(props.get('chat_template') or '').encode()):08x}",
-        "speculative": (defaults.get("params") or {}).get("speculative.types"),
+        "template": f"{zlib.crc32(text_in(props.get('chat_template')).encode()):08x}",
+        "speculative": object_in(defaults.get("params")).get("speculative.types"),
     }
     told = [f"{name}={value}" for name, value in parts.items() if value not in (None, "none")]
     return " ".join([*told, *tags])

@@ -8,6 +8,7 @@ import msgspec
 
 from adapters.base import EngineDescription, EngineLoad, ModelDescription
 from adapters.errors import Broken
+from adapters.heard import NOT_JSON, size_in
 from adapters.openai_protocol import OpenAIAdapter
 from adapters.precision_names import precision_named
 from policies.types import Capability, Precision
@@ -37,6 +38,10 @@ class _Model(msgspec.Struct):
     def loaded(self) -> bool:
         return self.state == "loaded"
 
+    @property
+    def context(self) -> int | None:
+        return (self.loaded_context_length if self.loaded else None) or self.max_context_length
+
 
 class _Models(msgspec.Struct):
     data: list[_Model]
@@ -60,10 +65,10 @@ class LmStudioAdapter(OpenAIAdapter):
         body = await self._ask("GET", _MODELS)
         try:
             models = msgspec.json.decode(body, type=_Models).data
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             name = self.endpoint.name
             raise Broken(f"its answer to {_MODELS} is not LM Studio's: {error}", engine=name) from error
-        return [model for model in models if model.type in _BY_TYPE]
+        return [model for model in models if model.id and model.type in _BY_TYPE]
 
     def _describe(self, model: _Model) -> ModelDescription:
         precision, scheme = precision_named("", model.quantization)
@@ -78,7 +83,7 @@ class LmStudioAdapter(OpenAIAdapter):
             precision=precision,
             scheme=scheme or self.endpoint.scheme,
             precision_from="nobody" if precision is Precision.UNKNOWN else source,
-            context=(model.loaded_context_length if model.loaded else None) or model.max_context_length,
+            context=size_in(model.context),
             slots=self.endpoint.slots or 1,
             capabilities=capabilities,
             resident=model.loaded,

@@ -9,6 +9,7 @@ import msgspec
 
 from adapters.base import Endpoint, EngineDescription, EngineLoad, ModelDescription
 from adapters.errors import Broken
+from adapters.heard import NOT_JSON, cards_in, size_in, text_in
 from adapters.model_folder import precision_of_folder
 from adapters.openai_protocol import OpenAIAdapter
 from adapters.precision_names import precision_named
@@ -45,7 +46,7 @@ class OpenAICompatibleAdapter(OpenAIAdapter):
         if self.endpoint.model_dir:
             folder = await asyncio.to_thread(precision_of_folder, self.endpoint.model_dir)
         models = tuple(self._describe(name, {**card, **about}, folder) for name, card in cards.items())
-        return EngineDescription(self.kind, self.label, version if isinstance(version, str) else "", models)
+        return EngineDescription(self.kind, self.label, text_in(version), models)
 
     async def load(self) -> EngineLoad:
         """No gauges: only that it answers."""
@@ -59,13 +60,18 @@ class OpenAICompatibleAdapter(OpenAIAdapter):
         if not body and default:
             return {default: {}}
         try:
-            data = msgspec.json.decode(body, type=dict[str, Any]).get("data") or []
-            cards = {card["id"]: card for card in data}
-        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
-            raise Broken("its answer to /v1/models is no list of models", engine=self.endpoint.name) from error
+            listed = msgspec.json.decode(body, type=dict[str, Any])
+        except NOT_JSON as error:
+            raise self._no_models() from error
+        cards = {card["id"]: card for card in cards_in(listed)}
+        if listed.get("data") and not cards:
+            raise self._no_models()
         if default and len(cards) != 1:
             return {default: {}}
         return cards
+
+    def _no_models(self) -> Broken:
+        return Broken("its answer to /v1/models is no list of models", engine=self.endpoint.name)
 
     def _describe(self, name: str, about: dict[str, Any], folder: tuple[Precision, str]) -> ModelDescription:
         flavour, endpoint = self._flavour, self.endpoint
@@ -98,8 +104,8 @@ def _values(about: dict[str, Any], keys: tuple[str, ...]) -> list[Any]:
 
 
 def _text(about: dict[str, Any], keys: tuple[str, ...]) -> str:
-    return next((value for value in _values(about, keys) if isinstance(value, str) and value), "")
+    return next((text for value in _values(about, keys) if (text := text_in(value))), "")
 
 
 def _number(about: dict[str, Any], keys: tuple[str, ...]) -> int | None:
-    return next((value for value in _values(about, keys) if isinstance(value, int) and value > 0), None)
+    return next((size for value in _values(about, keys) if (size := size_in(value))), None)

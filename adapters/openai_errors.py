@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from adapters.errors import Broken, Busy, EngineError, Loading, Rejected
+from adapters.heard import NOT_JSON, count_in
 
 MAX_MESSAGE: Final = 2000
 """Characters of an engine's own words that are passed on."""
@@ -64,7 +65,7 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes, *,
     """The error that a status other than 200 and its body mean. ``secret`` (our key) is kept out of the message."""
     try:
         value = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except NOT_JSON:
         value = body.decode(errors="replace").strip()
     return _classify(status, _read(value, secret), _retry_after_s(headers))
 
@@ -72,7 +73,7 @@ def error_from_response(status: int, headers: Mapping[str, str], body: bytes, *,
 def error_from_event(error: object, *, secret: str = "") -> EngineError:
     """The error that an error object inside of a 200 means: its ``code`` counts where it is an HTTP status."""
     words = _read({"error": error}, secret)
-    status = int(words.code) if words.code.isdigit() else 500
+    status = int(words.code) if words.code.isdecimal() else 500
     return _classify(status if 400 <= status < 600 else 500, words, None)
 
 
@@ -97,7 +98,7 @@ def _classify(status: int, words: _Words, retry_after_s: float | None) -> Engine
     if _UNSUPPORTED.search(said):
         return Rejected(message, param=words.param, code="unsupported")
     if status < 500:
-        code = words.code if words.code and not words.code.isdigit() else None
+        code = words.code if words.code and not words.code.isdecimal() else None
         return Rejected(message, status=status, param=words.param, code=code)
     if _USERS_FAULT.search(said):
         return Rejected(message, param=words.param)
@@ -131,7 +132,7 @@ def _read(value: Any, secret: str) -> _Words:
         elif isinstance(value, str) and value.startswith("{"):
             try:
                 value = msgspec.json.decode(value)
-            except msgspec.DecodeError:
+            except NOT_JSON:
                 break
         else:
             break
@@ -143,8 +144,8 @@ def _read(value: Any, secret: str) -> _Words:
         type=_clean(value.get("type") or "", secret),
         code=_clean(value.get("code") or "", secret),
         param=_clean(param, secret).removeprefix("body.") if isinstance(param, str) else None,
-        prompt_tokens=_count(value.get("n_prompt_tokens")),
-        context=_count(value.get("n_ctx")),
+        prompt_tokens=count_in(value.get("n_prompt_tokens")),
+        context=count_in(value.get("n_ctx")),
     )
 
 
@@ -153,10 +154,6 @@ def _clean(value: object, secret: str) -> str:
     if secret:
         text = text.replace(secret, "…")
     return text[:MAX_MESSAGE]
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _retry_after_s(headers: Mapping[str, str]) -> float | None:

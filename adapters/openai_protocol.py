@@ -11,6 +11,7 @@ from adapters.answers import JoinedAnswer, StreamAnswer, WholeAnswer
 from adapters.base import Adapter, Answer, Call, Endpoint, Outcome
 from adapters.body import BodyError
 from adapters.errors import Broken, EngineError, Rejected, TimedOut
+from adapters.heard import NOT_JSON
 from adapters.openai_errors import error_from_event, error_from_response
 from adapters.relay import Relay, StreamQuirks
 from adapters.response import Response
@@ -110,7 +111,7 @@ class OpenAIAdapter(Adapter):
         """The error in a body that came in place of a stream."""
         try:
             error = msgspec.json.decode(await _read_refusal(response), type=dict[str, Any]).get("error")
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except NOT_JSON:
             error = None
         if error:
             return error_from_event(error, secret=self.endpoint.api_key)
@@ -138,7 +139,7 @@ class OpenAIAdapter(Adapter):
         data = await self._ask(method, path, b"" if body is None else msgspec.json.encode(body))
         try:
             return msgspec.json.decode(data, type=dict[str, Any])
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise Broken(f"its answer to {path} is not a JSON object", engine=self.endpoint.name) from error
 
     async def _ask_if_there(self, path: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -35,14 +36,14 @@ class Gauges:
 
 
 def read_gauges(text: bytes) -> Gauges:
-    """Read an exposition. Lines that are not a number are left out."""
+    """Read an exposition. Lines whose value is no finite number, or is below 0, are left out."""
     values: dict[str, list[float]] = {}
     for name, value in _LINE.findall(text.decode(errors="replace")):
         try:
             number = float(value)
         except ValueError:
             continue
-        if number == number:  # not NaN
+        if 0 <= number < math.inf:
             values.setdefault(name, []).append(number)
     return Gauges(values)
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from adapters.errors import Broken, EngineError
+from adapters.heard import NOT_JSON
 from adapters.quirks import OWN, SIGNS, Sign
 from adapters.transport import Transport
 
@@ -78,5 +79,5 @@ async def _get(transport: Transport, path: str) -> tuple[int, str, bytes]:
 def _decode(body: bytes, type_: Any) -> Any:
     try:
         return msgspec.json.decode(body, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return None

@@ -19,6 +19,7 @@ import msgspec
 
 from adapters.base import Outcome
 from adapters.errors import Broken, EngineError, Interrupted
+from adapters.heard import NOT_JSON
 from adapters.openai_errors import error_from_event
 from adapters.sse import EventSplitter, event_data, event_field, split_events
 from adapters.usage import id_of, read_progress, read_timings, read_usage
@@ -181,7 +182,7 @@ class Relay:
             return self._finish()
         try:
             chunk = _decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except NOT_JSON:
             raise self._fail("it sent an event that is not a JSON object") from None
         if chunk.get("error"):
             raise self._failed(error_from_event(chunk["error"], secret=self._secret))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from adapters.base import Outcome
+from adapters.heard import count_in, duration_in, object_in
 
 _LONGEST_ID = 200
 
@@ -21,13 +22,12 @@ def read_usage(usage: Any, outcome: Outcome, *, add: bool = False) -> None:
     """OpenAI's ``usage`` object. With ``add`` its output tokens come on top of those counted already."""
     if not isinstance(usage, dict):
         return
-    prompt, output = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
+    prompt, output = count_in(usage.get("prompt_tokens")), count_in(usage.get("completion_tokens"))
     if prompt is not None:
         outcome.prompt_tokens = prompt
     if output is not None:
         outcome.output_tokens = output + (outcome.output_tokens or 0 if add else 0)
-    details = usage.get("prompt_tokens_details")
-    cached = _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    cached = count_in(object_in(usage.get("prompt_tokens_details")).get("cached_tokens"))
     if cached is not None:
         outcome.cached_tokens = cached
 
@@ -38,9 +38,9 @@ def read_timings(timings: Any, outcome: Outcome) -> None:
     if not isinstance(timings, dict):
         return
     for name, field in _TIMES_MS.items():
-        if isinstance(value := timings.get(name), int | float):
-            setattr(outcome, field, value / 1000)
-    cached, read = _count(timings.get("cache_n")), _count(timings.get("prompt_n"))
+        if (milliseconds := duration_in(timings.get(name))) is not None:
+            setattr(outcome, field, milliseconds / 1000)
+    cached, read = count_in(timings.get("cache_n")), count_in(timings.get("prompt_n"))
     if cached is not None:
         outcome.cached_tokens = cached
         if outcome.prompt_tokens is None and read is not None:
@@ -50,7 +50,7 @@ def read_timings(timings: Any, outcome: Outcome) -> None:
 def read_progress(progress: Any, outcome: Outcome) -> None:
     """llama.cpp's ``prompt_progress``: prompt tokens ``processed`` (those from the cache included) of ``total``."""
     if isinstance(progress, dict):
-        done, all_ = _count(progress.get("processed")), _count(progress.get("total"))
+        done, all_ = count_in(progress.get("processed")), count_in(progress.get("total"))
         if done is not None and all_ is not None:
             outcome.prefill_done, outcome.prefill_all = done, all_
 
@@ -58,7 +58,3 @@ def read_progress(progress: Any, outcome: Outcome) -> None:
 def id_of(value: object) -> str:
     """Return what an answer calls itself in its field ``id``, "" where that is no name."""
     return value if isinstance(value, str) and len(value) <= _LONGEST_ID else ""
-
-
-def _count(value: object) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

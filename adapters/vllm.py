@@ -14,6 +14,7 @@ import msgspec
 
 from adapters.base import Call, Endpoint, EngineDescription, EngineLoad, EngineTotals, ModelDescription
 from adapters.errors import Broken, EngineError, Rejected, TimedOut
+from adapters.heard import cards_in, count_in, size_in, text_in
 from adapters.model_folder import digest_of_folder, precision_of_folder
 from adapters.openai_protocol import OpenAIAdapter, has_text_prompt
 from adapters.prometheus import read_gauges, read_label
@@ -63,14 +64,13 @@ class VllmAdapter(OpenAIAdapter):
             version, listed, cache_block = await asyncio.gather(
                 self._ask_json("GET", "/version"), self._ask_json("GET", "/v1/models"), self._cache_block()
             )
-            cards = [card for card in listed.get("data") or () if isinstance(card, dict) and card.get("id")]
-            models = [await self._describe_model(card, cache_block) for card in cards]
+            models = [await self._describe_model(card, cache_block) for card in cards_in(listed)]
         except EngineError:
             self._tried.clear()  # it may come back with other flags
             raise
         if not models:
             raise Broken("it lists no model", engine=self.endpoint.name)
-        return EngineDescription(self.kind, self.label, str(version.get("version", "")), tuple(models))
+        return EngineDescription(self.kind, self.label, text_in(version.get("version")), tuple(models))
 
     async def load(self) -> EngineLoad:
         gauges = read_gauges(await self._ask("GET", "/metrics"))
@@ -100,11 +100,10 @@ class VllmAdapter(OpenAIAdapter):
             answer = await self._ask_json("POST", "/tokenize", {**body, "model": call.engine_model})
         except Rejected:
             return None
-        count = answer.get("count")
-        return count if isinstance(count, int) else None
+        return count_in(answer.get("count"))
 
     async def _describe_model(self, card: dict[str, Any], cache_block: int) -> ModelDescription:
-        endpoint, name, root = self.endpoint, str(card["id"]), str(card.get("root") or "")
+        endpoint, name, root = self.endpoint, card["id"], text_in(card.get("root"))
         folder = endpoint.model_dir or root
         (found, scheme), digest = await asyncio.gather(
             asyncio.to_thread(precision_of_folder, folder), asyncio.to_thread(digest_of_folder, folder)
@@ -115,7 +114,7 @@ class VllmAdapter(OpenAIAdapter):
             precision, source = Precision.UNKNOWN, "nobody"
         else:
             precision, source = found, "nobody" if found is Precision.UNKNOWN else "model folder"
-        context = card.get("max_model_len")
+        context = size_in(card.get("max_model_len"))
         if name not in self._tried:
             self._tried[name] = await self._try(name)
         return ModelDescription(
@@ -123,7 +122,7 @@ class VllmAdapter(OpenAIAdapter):
             precision=precision,
             scheme=endpoint.scheme or scheme,
             precision_from=source,
-            context=context if isinstance(context, int) else None,
+            context=context,
             slots=endpoint.slots,
             capabilities=self._tried[name],
             digest=f"{PurePosixPath(root).name or name}:{digest}",

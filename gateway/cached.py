@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from adapters.join import Misshapen
 from cache.entry import Entry
 from cache.flight import Abandoned, Flight, Reader
 from cache.head import Head
@@ -31,6 +32,13 @@ KEPT = "kept from an equal request"
 
 async def serve_cached(exchange: Exchange, ticket: Ticket, house: House, caching: Caching, send: Send) -> None:
     """Answer one request; raises as ``pipeline.serve`` does. An answer from memory waits for no place."""
+    try:
+        await _serve_ticket(exchange, ticket, house, caching, send)
+    except Misshapen as error:
+        raise _only_in_its_form(exchange, error) from error
+
+
+async def _serve_ticket(exchange: Exchange, ticket: Ticket, house: House, caching: Caching, send: Send) -> None:
     exchange.cache_key = ticket.shown
     terms, usage = ticket.terms, exchange.incoming.include_usage
     if exchange.incoming.operation is Operation.EMBEDDINGS:
@@ -98,6 +106,13 @@ def not_kept(exchange: Exchange) -> ApiError:
     why = "is not in the cache" if exchange.cache_key else "cannot be in the cache"
     message = f"The answer to this request {why}, and no engine was to be asked for it."
     return ApiError(504, message, code="not_cached", headers=[(b"x-paceline-cache", b"miss")])
+
+
+def _only_in_its_form(exchange: Exchange, error: Misshapen) -> ApiError:
+    """The answer where an equal request's stream cannot become a body, or its body a stream."""
+    form = "a stream" if exchange.incoming.stream else "one body"
+    message = f"The engine's answer to an equal request has {error}: it cannot be given as {form}."
+    return ApiError(502, f"{message} Ask again with 'x-paceline-cache: refresh'.", code="engine_failed")
 
 
 def _board(exchange: Exchange, ticket: Ticket, house: House, caching: Caching) -> Reader:
@@ -183,9 +198,10 @@ def _introduce(exchange: Exchange, flight: Flight) -> Head:
 async def _replay(exchange: Exchange, ticket: Ticket, caching: Caching, entry: Entry, send: Send) -> None:
     """Answer from an entry."""
     incoming = exchange.incoming
-    _note_hit(exchange, ticket, caching, entry)
     if not incoming.stream:
         entry = caching.with_whole(ticket, entry, incoming.operation)
+    _note_hit(exchange, ticket, caching, entry)
+    if not incoming.stream:
         await send_body(send, 200, exchange.headers(), as_body(entry, incoming.operation, incoming.model))
         return
     stream = EventStream(send, exchange.headers, _SILENCE_S)

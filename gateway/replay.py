@@ -6,7 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.join import Join
+from adapters.heard import NOT_JSON
+from adapters.join import ODD, Join, Misshapen
 from adapters.sse import event_data, split_events
 from cache.entry import Entry
 from policies.types import Operation
@@ -30,17 +31,24 @@ def as_events(entry: Entry, operation: Operation, model: str, *, usage: bool) ->
 
 
 def joined(events: bytes, operation: Operation) -> bytes:
-    """Return the body that a whole stream becomes."""
+    """Return the body that a whole stream becomes. Raises ``Misshapen``."""
     join = Join(operation)
-    for event in split_events(events):
-        data = event_data(event)
-        if data and data != b"[DONE]":
-            join.add(_decode(data))
+    join.add(events)
     return msgspec.json.encode(join.body())
 
 
 def parted(body: bytes, operation: Operation) -> bytes:
-    """Return the shortest stream that says what a body says: the output, the finish, the usage."""
+    """Return the shortest stream that says what a body says: the output, the finish, the usage.
+
+    Raises ``Misshapen``.
+    """
+    try:
+        return _parted(body, operation)
+    except ODD as error:
+        raise Misshapen from error
+
+
+def _parted(body: bytes, operation: Operation) -> bytes:
     fields = _decode(body)
     usage = fields.pop("usage", None)
     choices = fields.pop("choices", [])
@@ -96,7 +104,10 @@ def _without_usage(event: bytes) -> bytes:
     data = event_data(event)
     if data is None or data == b"[DONE]" or not any(mark in event for mark in _USAGE):
         return event
-    fields = _decode_raw(data)
+    try:
+        fields = _decode_raw(data)
+    except NOT_JSON:
+        return event
     fields.pop("usage", None)
     if bytes(fields.get("choices", msgspec.Raw(b"[]"))).strip() == b"[]":
         return b""

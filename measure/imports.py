@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from adapters.heard import NOT_JSON
 from measure.parquet import ParquetError, from_parquet
 from measure.records import Record, RecordError, Run
 
@@ -44,7 +45,7 @@ def _lines(data: bytes) -> Iterator[tuple[str, Any]]:
             continue
         try:
             yield f"line {number}", msgspec.json.decode(line)
-        except msgspec.DecodeError as error:
+        except NOT_JSON as error:
             raise ImportRefused(f"line {number} is no JSON ({error}): records are read from JSON Lines") from None
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from adapters.heard import NOT_JSON
+
 LOOP_LENGTH = 8
 """So many equal characters, and nothing else, are a loop: broken numerics look like that ("!!!!!!!!")."""
 
@@ -90,6 +92,6 @@ def _choice_text(event: bytes) -> str:
 def _object(data: bytes) -> dict[str, Any]:
     try:
         value = msgspec.json.decode(data)
-    except msgspec.DecodeError:  # "[DONE]", or nothing of ours
+    except NOT_JSON:  # "[DONE]", or nothing of ours
         return {}
     return value if isinstance(value, dict) else {}

@@ -8,6 +8,7 @@ import msgspec
 
 from adapters.base import Answer, Call
 from adapters.body import PROMPT_FIELD
+from adapters.heard import NOT_JSON
 from measure.calls import call_to, prompt_fields
 from measure.output import LOOP_LENGTH, streamed_text, text_faults
 from measure.prompts import prompt
@@ -50,7 +51,7 @@ def text_of(answer: Answer, data: bytes) -> str:
         return streamed_text(data)
     try:
         body = msgspec.json.decode(data, type=_Whole)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return ""
     if body.data is not msgspec.UNSET:
         return bytes(body.data).decode()

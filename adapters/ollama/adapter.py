@@ -12,6 +12,7 @@ import msgspec
 from adapters.answers import JoinedAnswer
 from adapters.base import Adapter, Answer, Call, Endpoint, EngineDescription, EngineLoad
 from adapters.errors import Broken, EngineError, Rejected
+from adapters.heard import size_in
 from adapters.ollama.api import POLL_TIMEOUT_S, Installed, Ps, Show, Tags, Version, ask
 from adapters.ollama.context import DEFAULT_CONTEXT, Contexts
 from adapters.ollama.describe import capabilities, description, load_options
@@ -73,7 +74,8 @@ class OllamaAdapter(Adapter):
         tags = await self._ask(Tags, "/api/tags")
         ps = await self._ask(Ps, "/api/ps")
         self._version = version.version
-        installed = {self._name(model.name): model for model in tags.models or () if not model.remote_host}
+        here = (model for model in tags.models or () if model.name and not model.remote_host)
+        installed = {self._name(model.name): model for model in here}
         await self._show_new(installed)
         resident = self._take_ps(ps)
         models = tuple(
@@ -204,7 +206,7 @@ class OllamaAdapter(Adapter):
 
     def _take_ps(self, ps: Ps) -> frozenset[str]:
         """The names of all models that need no loading now."""
-        running = {self._name(model.name): model.context_length for model in ps.models or ()}
+        running = {self._name(model.name): size_in(model.context_length) or 0 for model in ps.models or ()}
         loaded = {self._loaded_as(name): context for name, context in running.items()}
         self._contexts.seen(loaded)
         return frozenset(running) | {name for name in self._digests if self._loaded_as(name) in loaded}

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from adapters.errors import Broken, EngineError, Rejected
+from adapters.heard import NOT_JSON, size_in
 from adapters.openai_errors import error_from_response
 from adapters.transport import Transport
 
@@ -69,14 +70,14 @@ class Show(msgspec.Struct):
     @property
     def context(self) -> int | None:
         """The context in tokens that the model was trained for."""
-        lengths = [value for key, value in self.model_info.items() if key.endswith(".context_length")]
-        return lengths[0] if lengths and isinstance(lengths[0], int) and lengths[0] > 0 else None
+        lengths = (value for key, value in self.model_info.items() if key.endswith(".context_length"))
+        return next(filter(None, map(size_in, lengths)), None)
 
     @property
     def num_ctx(self) -> int | None:
         """The context that its Modelfile asks for."""
         for name, value in _PARAMETER.findall(self.parameters):
-            if name == "num_ctx" and value.strip().isdigit():
+            if name == "num_ctx" and value.strip().isdecimal():
                 return int(value)
         return None
 
@@ -104,7 +105,7 @@ async def ask(
         raise
     try:
         return msgspec.json.decode(data, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except NOT_JSON as error:
         raise Broken(
             f"{engine} answered {path} with something else than Ollama's JSON: {error}", engine=engine
         ) from None

@@ -13,6 +13,7 @@ from msgspec import Raw
 from adapters.answers import EngineAnswer
 from adapters.base import Call, Endpoint, Outcome
 from adapters.errors import Broken, Interrupted
+from adapters.heard import NOT_JSON, count_in, duration_in
 from adapters.ollama.turn import Turn
 from adapters.response import Response
 
@@ -53,9 +54,9 @@ class OllamaEmbedding(EngineAnswer):
         try:
             embedded = msgspec.json.decode(data, type=_Embedded)
             vectors = [_as_base64(vector) for vector in embedded.embeddings] if self._as_base64 else embedded.embeddings
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             raise Broken(f"{self.engine} answered with something else than embeddings: {error}") from None
-        tokens = embedded.prompt_eval_count
+        tokens = count_in(embedded.prompt_eval_count) or 0
         answer = {
             "object": "list",
             "data": [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)],
@@ -64,7 +65,7 @@ class OllamaEmbedding(EngineAnswer):
         }
         outcome = self.outcome
         outcome.prompt_tokens, outcome.output_tokens, outcome.whole = tokens, 0, True
-        outcome.load_s = self._turn.answered(embedded.load_duration * 1e-9)
+        outcome.load_s = self._turn.answered((duration_in(embedded.load_duration) or 0.0) * 1e-9)
         return msgspec.json.encode(answer)
 
 

@@ -7,6 +7,8 @@ from typing import Final
 import msgspec
 from msgspec import Raw
 
+from adapters.heard import duration_in
+
 EMPTY: Final = b'""'
 _NANOSECONDS: Final = 1e-9
 
@@ -59,15 +61,20 @@ class Line(msgspec.Struct, gc=False):
 
     @property
     def load_s(self) -> float:
-        return self.load_duration * _NANOSECONDS
+        return _seconds(self.load_duration) or 0.0
 
     @property
     def prefill_s(self) -> float | None:
-        return None if self.prompt_eval_duration is None else self.prompt_eval_duration * _NANOSECONDS
+        return _seconds(self.prompt_eval_duration)
 
     @property
     def decode_s(self) -> float | None:
-        return None if self.eval_duration is None else self.eval_duration * _NANOSECONDS
+        return _seconds(self.eval_duration)
+
+
+def _seconds(nanoseconds: int | None) -> float | None:
+    duration = duration_in(nanoseconds)
+    return None if duration is None else duration * _NANOSECONDS
 
 
 decode_line = msgspec.json.Decoder(Line).decode

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from adapters.errors import Rejected
+from adapters.heard import NOT_JSON
 
 _NULL: Final = b"null"
 _ROLES: Final = {"developer": "system", "function": "tool"}
@@ -133,5 +134,5 @@ def _tool_name(message: dict[str, Raw], names: dict[str, str], where: str) -> st
 def _decode(raw: bytes | Raw, type_: Any, where: str) -> Any:
     try:
         return msgspec.json.decode(raw, type=type_)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise Rejected(f"'{where}': {error}", param="messages") from None

@@ -10,6 +10,7 @@ import msgspec
 from adapters.answers import EngineAnswer
 from adapters.base import Call, Endpoint, Outcome
 from adapters.errors import Broken, EngineError, Interrupted
+from adapters.heard import NOT_JSON, count_in
 from adapters.ollama.events import DONE, events_for
 from adapters.ollama.line import EMPTY, Line, decode_line
 from adapters.ollama.turn import Turn
@@ -90,7 +91,7 @@ class OllamaStream(EngineAnswer):
     def _line(self, data: bytes) -> bytes:
         try:
             line = decode_line(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_JSON as error:
             kind = Interrupted if self._delivered else Broken
             raise kind(f"{self.engine} sent a line that is not Ollama's JSON: {error}") from None
         if line.error:
@@ -121,15 +122,16 @@ class OllamaStream(EngineAnswer):
 
     def _last_events(self, line: Line) -> bytes:
         outcome = self.outcome
-        outcome.prompt_tokens, outcome.output_tokens = line.prompt_eval_count, line.eval_count
+        prompt, output = count_in(line.prompt_eval_count), count_in(line.eval_count)
+        outcome.prompt_tokens, outcome.output_tokens = prompt, output
         outcome.decode_s = line.decode_s
         outcome.load_s = self._turn.answered(line.load_s)
         if outcome.load_s:
             outcome.prefill_s = line.prefill_s  # just loaded, so its cache was empty; else nobody knows what it held
-        total = (line.prompt_eval_count or 0) + (line.eval_count or 0)
+        total = (prompt or 0) + (output or 0)
         # An answer that outgrew the context was written without the prompt's beginning: that is not a good end.
         out, outcome.finish_reason = self._events.finish("length" if total > self._turn.num_ctx else line.done_reason)
         outcome.whole = True
-        if self._wants_usage and line.prompt_eval_count is not None:
-            out += self._events.usage(line.prompt_eval_count, line.eval_count or 0)
+        if self._wants_usage and prompt is not None:
+            out += self._events.usage(prompt, output or 0)
         return out + DONE

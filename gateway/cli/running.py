@@ -125,7 +125,7 @@ class RunningGateway:
     def _read(self, status: int, data: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             answer = None
         if isinstance(answer, dict) and status == 200:
             return answer

@@ -36,7 +36,7 @@ def read_requests(file: Path) -> list[Request]:
 def _request(file: Path, number: int, line: str) -> Request:
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file}, line {number}: {error}") from None
     if not isinstance(value, dict):
         raise UserError(f"{file}, line {number}: a request is a JSON object")

@@ -23,7 +23,7 @@ def fault_of(operation: Operation, body: Body, said: bytes) -> str | None:
     try:
         answer = _decode(joined(said, operation) if said.startswith((b"data:", b":")) else said)
         asked = {name: msgspec.json.decode(body.fields[name]) for name in ("response_format", "tools") if name in body}
-    except (msgspec.DecodeError, ValueError):
+    except (ValueError, RecursionError):
         return None
     reply = _reply(operation, answer)
     if reply.was_cut:

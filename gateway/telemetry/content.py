@@ -8,12 +8,15 @@ from typing import Any, Final
 
 import msgspec
 
+from adapters.heard import NOT_JSON, object_in
+from adapters.join import Misshapen
 from gateway.redaction import HIDDEN, redact
 from gateway.replay import joined
 from gateway.telemetry.span import Kind, Span
 from policies.types import Operation
 
 TOO_LONG: Final = "(too long to be recorded)"
+MISSHAPEN: Final = "(not of the shape that OpenAI's protocol has)"
 
 
 class Patterns:
@@ -71,14 +74,17 @@ class Content:
     def _answered(self) -> list[dict[str, Any]]:
         answer = self._answer
         if self._streamed:
-            answer = joined(answer[: answer.rfind(b"\n\n") + 2], self._operation)
+            try:
+                answer = joined(answer[: answer.rfind(b"\n\n") + 2], self._operation)
+            except Misshapen:
+                return [{"role": "assistant", "parts": [_text(MISSHAPEN)]}]
         body = _decoded(answer)
         choices = body.get("choices") if isinstance(body, dict) else None
         if not isinstance(choices, list):
             return [{"role": "assistant", "parts": [_text(body)]}]
         messages = []
-        for choice in choices:
-            message = choice.get("message") or {"role": "assistant", "content": choice.get("text")}
+        for choice in map(object_in, choices):
+            message = object_in(choice.get("message")) or {"role": "assistant", "content": choice.get("text")}
             messages.append({**_message(message), "finish_reason": choice.get("finish_reason")})
         return messages
 
@@ -86,7 +92,7 @@ class Content:
 def _decoded(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return TOO_LONG  # it was cut, and is not shown as it is: what has to be hidden may be escaped in it
 
 
@@ -94,7 +100,8 @@ def _message(message: dict[str, Any]) -> dict[str, Any]:
     content = message.get("content")
     parts = content if isinstance(content, list) else [content]
     told = [_text(each) for each in parts if each is not None]
-    for call in message.get("tool_calls") or ():
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
         told.append({"type": "tool_call", "content": msgspec.json.encode(call).decode()})
     return {"role": str(message.get("role", "")), "parts": told}
 

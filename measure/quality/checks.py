@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from adapters.heard import NOT_JSON
 from measure.quality.languages import language_of
 from measure.quality.reply import Reply
 from measure.quality.schemas import schema_problem
@@ -262,7 +263,7 @@ def json_problem(text: str, schema: Mapping[str, Any]) -> str:
     """Return what is wrong with ``text`` as JSON of a schema, completing "the answer …"; ``""`` when nothing is."""
     try:
         value = msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (UnicodeEncodeError, *NOT_JSON):
         return "is not JSON"
     fault = schema_problem(value, schema)
     return f"is JSON of another form: {fault}" if fault else ""

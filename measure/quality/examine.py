@@ -11,6 +11,7 @@ import msgspec
 
 from adapters.base import Adapter, Call
 from adapters.errors import Broken, Busy, EngineError, Loading, Rejected, TimedOut
+from adapters.heard import NOT_JSON
 from measure.calls import call_to
 from measure.progress import Progress, silent
 from measure.quality.prompts import Prompt
@@ -111,7 +112,7 @@ async def _ask(examinee: Examinee, prompt: Prompt, *, force_calls: bool) -> Repl
         raise TimedOut(f"no answer within {REPLY_LIMIT_S:g} s", engine=endpoint) from None
     try:
         body = msgspec.json.decode(data, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise Broken("its answer is not a JSON object", engine=endpoint) from error
     return read_reply(body, answer.outcome.prompt_tokens)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from adapters.heard import NOT_JSON
 from measure.quality.checks import Check, Contains, Json, Matches, NoLoop
 from measure.quality.prompts import Message, Prompt, user
 from measure.quality.schemas import unusable_schema
@@ -85,7 +86,7 @@ def digest_of(path: Path) -> str:
 def _read(line: str, number: int) -> Prompt:
     try:
         fields = msgspec.json.decode(line)
-    except msgspec.DecodeError as error:
+    except NOT_JSON as error:
         raise _Fault(f"is not JSON: {error}", f"One object a line, such as {EXAMPLE}") from None
     if not isinstance(fields, dict):
         raise _Fault("is not a JSON object", f"One object a line, such as {EXAMPLE}")

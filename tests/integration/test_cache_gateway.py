@@ -87,6 +87,22 @@ def arguments_of(chunks: list[Any]) -> str:
 
 
 class TestBothForms:
+    async def test_a_kept_stream_that_no_body_can_be_made_of_is_an_error_that_says_what_to_do(
+        self, cached: Gateway, engine: ScriptedEngine
+    ) -> None:
+        odd = {"content": "a", "tool_calls": 5}
+        engine.next(chat(["Hel", odd, "lo"]), chat(["Hello"]))
+        made = await ask(cached, chat_body(stream=True))
+        assert events(made)[-1] == "[DONE]"
+        refused = await ask(cached, chat_body())
+        assert refused.status_code == 502
+        assert "cannot be given as one body" in refused.json()["error"]["message"]
+        assert "x-paceline-cache: refresh" in refused.json()["error"]["message"]
+        again = await ask(cached, chat_body(stream=True))
+        assert said(again) == "hit"
+        fresh = await ask(cached, chat_body(), **{"x-paceline-cache": "refresh"})
+        assert fresh.json()["choices"][0]["message"]["content"] == "Hello"
+
     @pytest.mark.parametrize("kind", ["llamacpp", "vllm", "ollama", "openai"])
     @pytest.mark.parametrize("first", [True, False])
     @pytest.mark.parametrize("second", [True, False])

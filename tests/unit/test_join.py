@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from adapters.join import Join
@@ -21,7 +22,7 @@ def finish(reason: str, index: int = 0, **more: Any) -> dict[str, Any]:
 def join(chunks: list[dict[str, Any]], operation: Operation = Operation.CHAT) -> dict[str, Any]:
     joined = Join(operation)
     for chunk in chunks:
-        joined.add(chunk)
+        joined.add(b"data: " + json.dumps(chunk).encode() + b"\n\n")
     return joined.body()
 
 
